@@ -9,8 +9,6 @@
 namespace wick::cli {
 namespace {
 
-constexpr std::string_view kSeparator = "%%";  // CLI11's, between the words of one flag and the next
-
 // A value of TOML as a flag would have it: a text without its quotes, a whole number without its fraction.
 std::string as_word(std::string value) {
   if (value.starts_with('"')) return value.substr(1, value.size() - 2);
@@ -31,16 +29,17 @@ void TrainFlags::add(CLI::App& command, const TrainOption& option) {
     command.add_flag_callback(option.flags(), remember, help)->group(group);
     return;
   }
-  // Of a flag that is given again, the last one's words; a list has them all.
-  const auto remember = [this, key = option.key](const std::vector<std::string>& words) {
-    const auto separator = std::find(words.rbegin(), words.rend(), kSeparator);
+  // Of numbers by pattern that are given again the last one's, which CLI11 sets apart by an empty word.
+  const bool last_alone = option.is_by_pattern();
+  const auto remember = [this, last_alone, key = option.key](const std::vector<std::string>& words) {
+    const auto separator = last_alone ? std::find(words.rbegin(), words.rend(), "") : words.rend();
     words_[key].assign(separator.base(), words.end());
   };
   CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flags(), remember, help);
   const bool several = option.is_list() || option.is_by_pattern();
   flag->type_name(std::string(option.type()))->type_size(1)->expected(1, several ? 4096 : 1);
   flag->allow_extra_args(several);
-  flag->inject_separator(option.is_by_pattern());
+  flag->inject_separator(last_alone);
   flag->group(group);
   flag->multi_option_policy(several ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
 }

@@ -129,6 +129,43 @@ TEST_F(FlowRun, OfDataSetsIsReplayed) {
   });
 }
 
+// By the encoders or from the disk, alone or with another run beside it: the same bits.
+TEST_F(FlowRun, EncodingsAreSharedOnDisk) {
+  const auto with = [&](const std::string& cache, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--rank", "2", "--dataset", kDataSets.string(), "--masked-loss", "--cache", cache});
+    return more;
+  };
+  const std::string shared = (folder / "shared").string();
+  ASSERT_EQ(run(sd3.path(), "none", with("none")).code, 0);
+  EXPECT_FALSE(fs::exists(folder / "none/cache"));
+  ASSERT_EQ(run(sd3.path(), "first", with(shared)).code, 0);
+  EXPECT_FALSE(fs::exists(folder / "first/cache"));
+  const Outcome second = run(sd3.path(), "second", with(shared));
+  EXPECT_EQ(second.code, 0) << second.err;
+  // Two foxes and their mirrors, three animals; boats come as they are. The empty caption, and captions in variants.
+  const size_t all = size_t(std::distance(fs::directory_iterator(shared), fs::directory_iterator{}));
+  EXPECT_GT(all, 7u + 1u);
+  EXPECT_NE(second.out.find(std::to_string(all) + " of " + std::to_string(all) + " encodings were in " + shared),
+            std::string::npos)
+      << second.out;
+  for (const auto& file : fs::directory_iterator(shared)) {  // one of them
+    write_plain(file.path(), "x");
+    break;
+  }
+  EXPECT_NE(run(sd3.path(), "third", with(shared)).out.find("1 encoding in " + shared + " was of another version"),
+            std::string::npos);
+  ASSERT_EQ(run(sd3.path(), "own", {"--rank", "2", "--dataset", kDataSets.string(), "--masked-loss"}).code, 0);
+  EXPECT_TRUE(fs::exists(folder / "own/cache"));
+  for (const char* other : {"first", "second", "third", "own"})
+    EXPECT_EQ(tensors_of(folder / "none/lora.safetensors"), tensors_of(folder / other / "lora.safetensors")) << other;
+  // A text encoder that is trained is never out of date.
+  const std::vector<std::string> trained = {"--targets", "text_encoder.*.q_proj", "transformer.*.qkv", "--lr", "1e-2"};
+  ASSERT_EQ(run(sd3.path(), "text none", with("none", trained)).code, 0);
+  for (const char* name : {"text first", "text second"})
+    ASSERT_EQ(run(sd3.path(), name, with(shared, trained)).code, 0);
+  EXPECT_EQ(tensors_of(folder / "text none/lora.safetensors"), tensors_of(folder / "text second/lora.safetensors"));
+}
+
 // Neither their order nor their augmentation touches the run, and times are made ahead for FLUX.
 TEST_F(FlowRun, HeldBackPicturesChangeNothing) {
   for (const fs::path& model : {sd3.path(), flux.path()}) {

@@ -174,7 +174,7 @@ void check_name(const std::string& name) {
               "--name: expected a file name without '/', found '{}'", name);
   // The names beside the result, and room for suffixes.
   constexpr size_t kLongestName = 200;
-  static constexpr std::string_view kTaken[] = {"state", "logs", "config.toml", "metrics.jsonl", "loss.png"};
+  static constexpr std::string_view kTaken[] = {"state", "logs", "cache", "config.toml", "metrics.jsonl", "loss.png"};
   check_usage(std::find(std::begin(kTaken), std::end(kTaken), name) == std::end(kTaken),
               "--name: '{}' is what a run calls another of its files; choose another", name);
   check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
@@ -217,6 +217,11 @@ std::vector<TrainOption> listed_options() {
       "kohya's "
       "format; for language models files of JSON lines",
       {.fixed = false, .item = "PATH ..."});
+  add("cache", Subject::model, &C::cache,
+      "Folder that keeps what frozen encoders make of pictures and captions, for this run and others; none: keeps "
+      "nothing "
+      "[cache in --output]",
+      {.fixed = false, .kind = ModelKind::pictures, .item = "FOLDER|none"});
   add("val", Subject::model, &C::val,
       "Pictures that are held back, or files of JSON lines, whose loss is told too; as --dataset names them",
       {.fixed = false, .item = "PATH ..."});
@@ -617,6 +622,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   };
   for (auto* paths : {&config.dataset, &config.val})
     for (std::string& path : *paths) absolute(path);
+  if (config.cache != "none") absolute(config.cache);
   for (std::string* path : {&config.output, &config.from, &config.conditioning_data_dir, &config.reg_data_dir})
     absolute(*path);
   std::error_code ignored;

@@ -59,7 +59,8 @@ struct TrainConfig {
   // Files of a model's parts, beside the model or instead of it: ModelFiles of nn/checkpoint.h.
   std::string transformer, clip_l, clip_g, t5, vae, clip_tokenizer, t5_tokenizer;
   std::vector<std::string> dataset;
-  std::string name;  // "lora", or "model" for full and vae, unless given
+  std::string cache;  // empty: in output
+  std::string name;   // "lora", or "model" for full and vae, unless given
   TrainMode train = TrainMode::lora;
   bool from_scratch = false;
 

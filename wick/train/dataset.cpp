@@ -300,6 +300,7 @@ class Scan {
       example = examine(picture.image, subset);
       for (size_t i = 0; i < buckets.size(); ++i) at_each.push_back(placed(example, buckets[i], group.resolutions[i]));
     });
+    const std::string picture_hash = is_picture ? sha256_hex_of_file(picture.image) : "";
     CaptionOptions options = subset.captions;
     if (options.class_tokens.empty()) options.class_tokens = picture.class_tokens;
     bool is_sound = faults_.collect([&] { captions = read_captions(picture.image, subset.folder, options); });
@@ -310,6 +311,7 @@ class Scan {
       place.captions = captions.texts;
       if (captions.file) place.caption_file = subset.folder / captions.file->name;
       place.mask = example.mask;
+      place.sha256 = picture_hash;
       place.repeats = picture.repeats;
       place.group = size_t(&group - dataset_.sources.groups.data());
       place.subset = size_t(&subset - group.subsets.data());
@@ -319,9 +321,8 @@ class Scan {
   }
 
   void hash(const Example& example, const PictureCaptions& captions, const PictureSubset& subset) {
-    const std::string picture_hash = sha256_hex_of_file(example.image);
-    std::string parts = example.name + '\0' + picture_hash + '\0';
-    list({example.name, picture_hash});
+    std::string parts = example.name + '\0' + example.sha256 + '\0';
+    list({example.name, example.sha256});
     if (captions.file) list({name_in(subset, captions.file->name), captions.file->sha256});
     for (const std::string& caption : captions.texts) parts += caption + '\0';
     if (example.repeats != 1) parts += fmt::format("{}", example.repeats) + '\0';

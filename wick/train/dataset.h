@@ -67,6 +67,7 @@ struct Example {  // a picture at one resolution
   std::filesystem::path mask = {};          // of its loss, if any: a picture, or the image itself for its alpha
   std::filesystem::path caption_file = {};  // that they are from, if any
   Size size;                                // of the upright picture
+  std::string sha256 = {};                  // of its file
   int64_t resolution;                       // BucketOptions::resolution of its bucket
   Placement placement;
   int64_t repeats = 1;           // how often an epoch shows it

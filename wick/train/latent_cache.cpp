@@ -12,6 +12,8 @@
 namespace wick {
 namespace {
 
+constexpr const char *kMean = "mean", *kDeviation = "deviation";
+
 Shape with_rows(int64_t rows, Shape shape) {
   shape[0] = rows;
   return shape;
@@ -59,16 +61,17 @@ LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCa
       guidance_(options.guidance),
       sampler_(dataset_.batch_buckets(options.batch_size), options.seed) {
   const TapePause frozen;
-  encode_captions(options.seed);
-  if (options.before_pictures) options.before_pictures();
-  encode_pictures(options.progress);
+  encode_captions(options);
+  if (options.between) options.between();
+  encode_pictures(options);
   read_masks();
 }
 
-void LatentCache::encode_pictures(const std::function<void(size_t, size_t)>& progress) {
+void LatentCache::encode_pictures(const LatentCacheOptions& options) {
   rows_.resize(dataset_.examples.size());
   size_t done = 0;
   Faults faults;
+  if (dataset_.is_augmented_endlessly() && options.before_pictures) options.before_pictures();
   for (const auto& [size, examples] : dataset_.buckets()) {
     int64_t count = 0;
     for (const size_t i : examples) {
@@ -76,23 +79,53 @@ void LatentCache::encode_pictures(const std::function<void(size_t, size_t)>& pro
       if (!augmentation_of(i).is_endless()) count += augmentation_of(i).flip ? 2 : 1;
     }
     for (const size_t i : examples) {
-      Image picture;
-      faults.collect([&] { picture = load_image(dataset_.examples[i]); });
-      if (progress) progress(++done, dataset_.examples.size());
-      if (!faults.empty() || augmentation_of(i).is_endless()) continue;  // it is only looked at
-      const auto encode = [&](const Image& image, int64_t row) {
-        const LatentPosterior posterior = posterior_of(image);
+      const Example& example = dataset_.examples[i];
+      const auto encode = [&](bool is_mirrored, int64_t row) {
+        const NamedTensors posterior = encoded_picture(example, is_mirrored, options);
         Latents& bucket = latents_[size];
-        if (row == 0) bucket = {RowTable(count, posterior.mean), RowTable(count, posterior.deviation)};
-        bucket.mean.set(row, posterior.mean);
-        bucket.deviation.set(row, posterior.deviation);
+        if (row == 0) bucket = {RowTable(count, posterior[kMean]), RowTable(count, posterior[kDeviation])};
+        bucket.mean.set(row, posterior[kMean]);
+        bucket.deviation.set(row, posterior[kDeviation]);
       };
-      encode(picture, rows_[i]);
-      if (augmentation_of(i).flip) encode(mirrored(std::move(picture)), rows_[i] + 1);
+      faults.collect([&] {
+        if (augmentation_of(i).is_endless() || !faults.empty()) {  // it is only looked at
+          load_image(example);
+          return;
+        }
+        encode(false, rows_[i]);
+        if (augmentation_of(i).flip) encode(true, rows_[i] + 1);
+      });
+      if (options.progress) options.progress(++done, dataset_.examples.size());
     }
     model_.memory().trim();  // the next pictures are of another size
   }
   faults.check(dataset_.sources.path.string());
+}
+
+NamedTensors LatentCache::encoded_picture(const Example& example, bool is_mirrored,
+                                          const LatentCacheOptions& options) const {
+  const auto encode = [&]() -> NamedTensors {
+    Look look = plain_look(example);
+    look.mirrored = is_mirrored;
+    const Image picture = load_image(example, look);
+    if (options.before_pictures) options.before_pictures();
+    const LatentPosterior posterior = posterior_of(picture);
+    return {{kMean, posterior.mean}, {kDeviation, posterior.deviation}};
+  };
+  if (!options.picture_cache) return encode();
+  const auto& [bucket, scaled, left, top] = example.placement;
+  return options.picture_cache->get(
+      fmt::format("picture {} scaled to {}x{}, of which {}x{} at ({}, {}){}", example.sha256, scaled.width,
+                  scaled.height, bucket.width, bucket.height, left, top, is_mirrored ? ", mirrored" : ""),
+      encode);
+}
+
+NamedTensors LatentCache::encoded_caption(const std::string& caption, const LatentCacheOptions& options) const {
+  const auto encode = [&] {
+    if (options.before_captions) options.before_captions();
+    return model_.caption(caption);
+  };
+  return options.caption_cache ? options.caption_cache->get("caption " + caption, encode) : encode();
 }
 
 void LatentCache::read_masks() {
@@ -114,7 +147,7 @@ const Augmentation& LatentCache::augmentation_of(size_t example) const {
   return dataset_.subset_of(dataset_.examples[example]).augmentation;
 }
 
-void LatentCache::encode_captions(uint64_t seed) {
+void LatentCache::encode_captions(const LatentCacheOptions& cache_options) {
   std::map<std::string, int64_t> rows{{"", 0}};
   std::vector<std::string> distinct{""};
   for (const Example& example : dataset_.examples) {
@@ -122,7 +155,7 @@ void LatentCache::encode_captions(uint64_t seed) {
     std::vector<int64_t>& variants = captions_.emplace_back();
     for (const std::string& caption : example.captions)
       for (int64_t i = 0; i < (options.varies() ? options.variants : 1); ++i) {
-        const std::string variant = caption_variant(caption, options, seed, i);
+        const std::string variant = caption_variant(caption, options, cache_options.seed, i);
         const auto [found, is_new] = rows.emplace(variant, int64_t(distinct.size()));
         if (is_new) distinct.push_back(variant);
         variants.push_back(found->second);
@@ -130,7 +163,7 @@ void LatentCache::encode_captions(uint64_t seed) {
   }
   const auto count = int64_t(distinct.size());
   for (int64_t i = 0; i < count; ++i) {
-    const NamedTensors caption = model_.caption(distinct[size_t(i)]);
+    const NamedTensors caption = encoded_caption(distinct[size_t(i)], cache_options);
     if (i == 0)
       for (const auto& [name, row] : caption) parts_.push_back({name, &row.memory(), RowTable(count, row)});
     for (Part& part : parts_) part.rows.set(i, caption[part.name]);

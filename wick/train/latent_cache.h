@@ -9,6 +9,7 @@
 #include "wick/train/augment.h"
 #include "wick/train/batches.h"
 #include "wick/train/dataset.h"
+#include "wick/train/encoding_cache.h"
 #include "wick/train/objective.h"
 
 namespace wick {
@@ -18,8 +19,13 @@ struct LatentCacheOptions {
   uint64_t seed = 0;                                             // of the order of batches and of captions' variants
   float guidance = 1;                                            // that the model is told
   std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
-  // Called once the captions are encoded: the text encoders may go, and the VAE may come.
+  // Called before the first caption is encoded, if one has to be: the text encoders may come.
+  std::function<void()> before_captions = {};
+  std::function<void()> between = {};  // called behind the captions and before the pictures
+  // Called once the captions are encoded, if a picture has to be: the text encoders may go, and the VAE may come.
   std::function<void()> before_pictures = {};
+  EncodingCache* caption_cache = nullptr;  // of frozen text encoders
+  EncodingCache* picture_cache = nullptr;
 };
 
 // Rows of one shape and dtype, on the host.
@@ -39,9 +45,9 @@ class RowTable {
 
 class LatentCache {
  public:
-  // The model has its text encoders, and its VAE's encoder by the time of options.before_pictures. It keeps the latter
-  // if the data set is augmented endlessly: such pictures are read and encoded as they come, others once, and mirrored
-  // once more.
+  // The model has its text encoders by the time of options.before_captions, its VAE's encoder by that of
+  // before_pictures. It keeps the latter if the data set is augmented endlessly: such pictures are read and encoded as
+  // they come, others once, and mirrored once more.
   LatentCache(const Diffusion& model, Dataset dataset, const LatentCacheOptions& options = {});
 
   // The next batch, its latents sampled anew from their posterior.
@@ -68,13 +74,15 @@ class LatentCache {
     RowTable rows;
   };
 
-  void encode_pictures(const std::function<void(size_t, size_t)>& progress);
+  void encode_pictures(const LatentCacheOptions& options);
+  NamedTensors encoded_picture(const Example& example, bool is_mirrored, const LatentCacheOptions& options) const;
+  NamedTensors encoded_caption(const std::string& caption, const LatentCacheOptions& options) const;
   void read_masks();
   LatentPosterior posterior_of(const Image& picture) const;
   const Augmentation& augmentation_of(size_t example) const;
   std::vector<Look> draw_looks(const std::vector<size_t>& examples, Rng& rng) const;
   Shape latent_shape(const std::vector<size_t>& examples) const;
-  void encode_captions(uint64_t seed);
+  void encode_captions(const LatentCacheOptions& options);
   int64_t draw_caption(size_t example, Rng& rng) const;
   Tensor sample_latents(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng) const;
   LatentPosterior posteriors(const std::vector<size_t>& examples, const std::vector<Look>& looks) const;

@@ -31,7 +31,7 @@ bool is_there(const fs::path& path) {
 }
 
 constexpr std::array kFiles = {"config.toml", "loss.png", "metrics.jsonl"};
-constexpr std::array kFolders = {"logs", "state"};
+constexpr std::array kFolders = {"cache", "logs", "state"};
 
 // Whether a run has been there: it leaves its lock, even where its states are gone, or states.
 bool had_a_run(const fs::path& output) {
@@ -175,6 +175,16 @@ void check_apart(const TrainConfig& config, const Checkpoint& model) {
         check_not_a_result(config, flag, part);
       }
     }
+  std::error_code unreadable;
+  check(config.cache.empty() || config.cache == "none" || !is_there(config.cache) ||
+            fs::is_directory(config.cache, unreadable),
+        "--cache {}: expected a folder, found a file", config.cache);
+  for (const std::string& path : config.dataset) {
+    std::error_code ignored;
+    check(config.cache.empty() || config.cache == "none" || !fs::is_directory(path, ignored) ||
+              !path_within(real_path(config.cache), real_path(path)),
+          "--cache {}: lies in --dataset {}; choose a folder elsewhere", config.cache, path);
+  }
   std::vector<fs::path> parts{model.path()};
   std::error_code error;  // a model's folder may be a link, and so may those in it
   for (fs::directory_iterator entry(model.path(), error), end; !error && entry != end; entry.increment(error))

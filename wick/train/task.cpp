@@ -1,9 +1,13 @@
 #include "wick/train/task.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "wick/backend/registry.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
@@ -98,6 +102,8 @@ class DiffusionTask final : public Task {
     });
   }
 
+  std::vector<std::string> remarks() const override { return cache_ ? cache_->remarks() : std::vector<std::string>(); }
+
   std::string describe() const override {
     const Adapter* lora = trained_.adapter();
     const std::string quantized = model_->denoiser_weights().describe_quantized();
@@ -143,11 +149,19 @@ class DiffusionTask final : public Task {
                                    .block_schedule = block_schedule,
                                    .stream_text_encoder = config_.stream_text_encoder,
                                    .outline = data.outline()};
-    model_->load(options, {DiffusionPart::text_encoders});
-    encode(data, [&] {
+    model_->load(options, {});
+    bool has_text_encoders = false, has_vae = false;
+    const auto before_captions = [&] {
+      if (!std::exchange(has_text_encoders, true)) model_->load(options, {DiffusionPart::text_encoders});
+    };
+    const auto before_pictures = [&] {
+      if (std::exchange(has_vae, true)) return;
       model_->drop_encoders();
       model_->load(options, {DiffusionPart::vae_encoder});
-    });
+    };
+    if (data.outline() || may_train_text()) before_captions();
+    open_cache(backend, data);
+    encode(data, before_captions, before_pictures);
     if (!encodes_as_they_come()) model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
     if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
@@ -167,7 +181,29 @@ class DiffusionTask final : public Task {
     return model_->ahead(zeros({blank_.latents.dim(0)}, DType::f32, model_->memory()), parts);
   }
 
-  void encode(const PictureData& data, const std::function<void()>& before_pictures) {
+  // Before the text encoders are loaded, for which no module is known: unless all targets are the denoiser's.
+  bool may_train_text() const {
+    const std::vector<std::string> targets = config_.targets.empty() ? model_->lora().default_targets : config_.targets;
+    return trained_.adapter() && std::ranges::any_of(targets, [&](const std::string& target) {
+             return !target.starts_with('-') && !target.starts_with(model_->denoiser() + ".");
+           });
+  }
+
+  bool trains_text() const { return trained_.adapter() && trained_.adapter()->covers("text_encoder"); }
+
+  // Encodings follow from the model, its dtype and the device's arithmetic, and those of text from how T5 reads it too.
+  void open_cache(Backend& backend, const PictureData& data) {
+    if (data.outline() || config_.cache == "none" || (config_.cache.empty() && config_.output.empty())) return;
+    const fs::path folder = config_.cache.empty() ? fs::path(config_.output) / "cache" : fs::path(config_.cache);
+    const std::string device(backend.memory().on_host() ? "cpu" : architecture_of(backend.name()));
+    cache_.emplace(folder,
+                   fmt::format("model {}, {}, {}{}, T5 {} {}", checkpoint_.fingerprint(), name_of(config_.dtype),
+                               device, config_.tf32 ? " with tf32" : "", model_->t5_tokens(), config_.t5_mask),
+                   [&backend]() -> Memory& { return backend.memory(); });
+  }
+
+  void encode(const PictureData& data, const std::function<void()>& before_captions,
+              const std::function<void()>& before_pictures) {
     if (data.outline()) {
       blank_ = blank_batch(*model_, data.blank, config_.batch_size, before_pictures);
       Shape weighed = blank_.latents.shape();
@@ -180,10 +216,13 @@ class DiffusionTask final : public Task {
                                .seed = validation_seed(),
                                .guidance = float(config_.train_guidance),
                                .progress = report,
-                               .before_pictures = before_pictures};
+                               .before_captions = before_captions,
+                               .before_pictures = before_pictures,
+                               .caption_cache = cache_ && !trains_text() ? &*cache_ : nullptr,
+                               .picture_cache = cache_ ? &*cache_ : nullptr};
     // All captions come before all pictures.
     const auto encode_held_back = [&, options] { held_back_.emplace(*model_, *data.held_back, options); };
-    if (data.held_back) options.before_pictures = encode_held_back;
+    if (data.held_back) options.between = encode_held_back;
     options.batch_size = config_.batch_size;
     options.seed = uint64_t(config_.seed);
     data_.emplace(*model_, *data.dataset, options);
@@ -196,6 +235,7 @@ class DiffusionTask final : public Task {
   LoraSession session_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
+  std::optional<EncodingCache> cache_;
   std::optional<LatentCache> data_, held_back_;  // the latter of --val
   std::optional<LookAhead> ahead_, held_back_ahead_;
   Batch blank_;  // in an outline

@@ -31,6 +31,8 @@ class Task {
   // Writes the present parameters to `stem`, plus an extension where it is a file; returns the path written.
   virtual std::filesystem::path save(const std::filesystem::path& stem, int64_t step) = 0;
   virtual std::string describe() const = 0;  // "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
+  // Sentences on what was met while it was loaded.
+  virtual std::vector<std::string> remarks() const { return {}; }
   // A note on the weights that the model's memory holds, where these are more than usual.
   virtual std::string about_weights() const { return {}; }
   // For language models: tokens, without padding, of the batches that next_batch() has given.

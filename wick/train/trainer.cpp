@@ -218,6 +218,7 @@ class Run {
                               free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
     for (const std::string& remark : job_->remarks()) progress_.say(remark);
     task_ = job_->load(backend_, plan_->block_schedule, setup_progress());
+    for (const std::string& remark : task_->remarks()) progress_.say(remark);
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
     optimizer_.emplace(task_->parameters(), options);

@@ -1,0 +1,38 @@
+// What frozen encoders made of pictures and captions, kept on disk: a safetensors file each, named by the hash of all
+// that it follows from. So runs share a folder, and what was made otherwise is not found.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "wick/core/named_tensors.h"
+
+namespace wick {
+
+class EncodingCache {
+ public:
+  // `made_by` names the encoders and how they compute; `device` has the tensors that are not on the host. A folder that
+  // cannot be made is an Error.
+  EncodingCache(std::filesystem::path folder, std::string made_by, std::function<Memory&()> device);
+
+  // The tensors that `make` gives for `key`: from the file, or made and written. A file of another version of Wick, or
+  // one that is damaged, is made again. Where none can be written, the rest is made without.
+  NamedTensors get(const std::string& key, const std::function<NamedTensors()>& make);
+  // Sentences for the user: how much was found, and what was wrong.
+  std::vector<std::string> remarks() const;
+
+ private:
+  std::filesystem::path file_of(const std::string& key) const;
+  bool read(const std::filesystem::path& file, NamedTensors& tensors);
+  void write(const std::filesystem::path& file, const NamedTensors& tensors);
+
+  std::filesystem::path folder_;
+  std::string made_by_;
+  std::function<Memory&()> device_;
+  size_t found_ = 0, made_ = 0, stale_ = 0;
+  std::string failure_;  // of the first write that failed
+};
+
+}  // namespace wick
