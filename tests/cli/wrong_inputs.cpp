@@ -214,7 +214,7 @@ const std::vector<Wrong> kWrong = {
     {2, kTrain + "--caption-extension txt", {"--caption-extension", "'txt'", ".txt"}},
     {2, kTrain + "--shuffle-captoin", {"--shuffle-captoin: no such flag; did you mean --shuffle-caption?"}},
     {1, kTrain + "--caption-extension .tags", {"--dataset $D", "24 faults", "no caption", "0001.tags"}},
-    {1, "train --model tiny-llm --dataset $D --output $T/out --trigger-word x", {"--trigger-word", "a model of text"}},
+    {2, "train --model tiny-llm --dataset $D --output $T/out --trigger-word x", {"--trigger-word", "a model of text"}},
     {1,
      "train --model $M --dataset $D/none --output $M/model_index.json",
      {"--output", "found the file $M/model_index.json"}},

@@ -115,7 +115,9 @@ TEST_F(DatasetTest, AllFaultsAreToldAtOnce) {
                 "c.png: no caption", "d.txt: the caption is empty", "long.png: 20000x1 pixels", "(5) a.png: "});
   write_plain(folder_ / "e.txt", "\xff");
   add("z", 1, 20000);
-  expect_error([&] { scan(); }, {": 7 faults: ", " and 2 others"});
+  expect_error([&] { scan(); }, {": 7 faults: ", "e.txt", "(7) a.png: "});
+  for (int i = 0; i < 95; ++i) write_plain(folder_ / (std::to_string(i) + ".gif"), "");
+  expect_error([&] { scan(); }, {": 197 faults: ", "(100) ", " and 97 others"});
 }
 
 TEST_F(DatasetTest, FoldersSayHowOftenAnEpochShowsTheirPictures) {

@@ -226,6 +226,18 @@ TEST_F(FlowRun, TellsWhatItCutsBeforeItReadsTheModel) {
   EXPECT_NE(outcome.err.find("transformer"), std::string::npos) << outcome.err;
 }
 
+TEST_F(FlowRun, TellsAllDamagedPicturesBeforeItReadsTheModel) {
+  fs::copy(kGolden / "replay/pictures", folder / "damaged");
+  for (const char* name : {"a.png", "c.png"}) {
+    std::string png = read_plain(folder / "damaged" / name);
+    png[60] = char(~png[60]);  // behind its header, which is whole
+    write_plain(folder / "damaged" / name, png);
+  }
+  fs::remove_all(sd3.path() / "text_encoder" / "model.safetensors");
+  const Outcome outcome = run(sd3.path(), "out", {"--dataset", (folder / "damaged").string()});
+  expect_one_line(outcome, {"damaged: 2 faults: (1) a.png: the PNG", "(2) c.png: the PNG", "remove the picture"});
+}
+
 TEST_F(FlowRun, GoesOnAtSeveralResolutionsWithTheSameBits) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.end(), {"--rank", "2", "--resolution", "64", "32"});

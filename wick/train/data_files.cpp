@@ -71,7 +71,7 @@ std::string foreign_format(std::string_view start) {
 }
 
 void Faults::add(std::string fault) {
-  constexpr size_t kTold = 5;
+  constexpr size_t kTold = 100;
   ++count_;
   if (first_.size() < kTold) first_.push_back(std::move(fault));
 }

@@ -42,6 +42,11 @@ NamedTensors EncodingCache::get(const std::string& key, const std::function<Name
   return tensors;
 }
 
+bool EncodingCache::has(const std::string& key) const {
+  std::error_code ignored;
+  return fs::exists(file_of(key), ignored);
+}
+
 fs::path EncodingCache::file_of(const std::string& key) const {
   return folder_ / (sha256_hex(fmt::format("{}:{}{}", made_by_.size(), made_by_, key)) + ".safetensors");
 }

@@ -17,6 +17,7 @@ class EncodingCache {
   // cannot be made is an Error.
   EncodingCache(std::filesystem::path folder, std::string made_by, std::function<Memory&()> device);
 
+  bool has(const std::string& key) const;  // a file, which may yet prove damaged
   // The tensors that `make` gives for `key`: from the file, or made and written. A file of another version of Wick, or
   // one that is damaged, is made again. Where none can be written, the rest is made without.
   NamedTensors get(const std::string& key, const std::function<NamedTensors()>& make);

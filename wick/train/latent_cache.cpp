@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "wick/backend/cpu/parallel.h"
 #include "wick/io/count.h"
 #include "wick/ops/ops.h"
 
@@ -23,6 +25,13 @@ Tensor row_of(const Tensor& table, int64_t index) { return table.window({table.d
 
 // [H, W, 3] -> [1, H, W, 3]
 Tensor as_batch(const Tensor& image) { return reshape(image, {1, image.dim(0), image.dim(1), image.dim(2)}); }
+
+// Of its latents in an EncodingCache.
+std::string key_of(const Example& example, bool is_mirrored) {
+  const auto& [bucket, scaled, left, top] = example.placement;
+  return fmt::format("picture {} scaled to {}x{}, of which {}x{} at ({}, {}){}", example.sha256, scaled.width,
+                     scaled.height, bucket.width, bucket.height, left, top, is_mirrored ? ", mirrored" : "");
+}
 
 // Of a mirrored picture the left of what is seen was the right.
 PictureFrame frame_of(const Example& example, const Look& look, float guidance) {
@@ -113,11 +122,7 @@ NamedTensors LatentCache::encoded_picture(const Example& example, bool is_mirror
     return {{kMean, posterior.mean}, {kDeviation, posterior.deviation}};
   };
   if (!options.picture_cache) return encode();
-  const auto& [bucket, scaled, left, top] = example.placement;
-  return options.picture_cache->get(
-      fmt::format("picture {} scaled to {}x{}, of which {}x{} at ({}, {}){}", example.sha256, scaled.width,
-                  scaled.height, bucket.width, bucket.height, left, top, is_mirrored ? ", mirrored" : ""),
-      encode);
+  return options.picture_cache->get(key_of(example, is_mirrored), encode);
 }
 
 NamedTensors LatentCache::encoded_caption(const std::string& caption, const LatentCacheOptions& options) const {
@@ -272,6 +277,25 @@ NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, cons
   for (const Part& part : parts_)
     if (wanted(part.name)) all.add(part.name, part.rows[rows].to(*part.memory));
   return all;
+}
+
+void check_decodable(const Dataset& dataset, const EncodingCache* cache, const Progress& progress) {
+  constexpr size_t kAtOnce = 64;
+  std::set<std::filesystem::path> files;
+  for (const Example& example : dataset.examples) {
+    if (!cache || !cache->has(key_of(example, false))) files.insert(example.image);
+    if (!example.mask.empty() && example.mask != example.image) files.insert(example.mask);
+  }
+  const std::vector<std::filesystem::path> all(files.begin(), files.end());
+  Faults faults;
+  for (size_t begin = 0; begin < all.size(); begin += kAtOnce) {
+    if (progress) progress("Decoding pictures", begin, all.size());
+    std::vector<Faults> found(std::min(kAtOnce, all.size() - begin));
+    parallel_each(int64_t(found.size()), int64_t(found.size()) * kParallelElements,
+                  [&](int64_t i) { found[size_t(i)].collect([&] { readable_picture(all[begin + size_t(i)]); }); });
+    for (Faults& one : found) faults.collect([&] { one.check(dataset.sources.path.string()); });
+  }
+  faults.check(dataset.sources.path.string());
 }
 
 std::string cut_captions(const Dataset& dataset, const Diffusion& model) {

@@ -103,6 +103,10 @@ class LatentCache {
   std::vector<Part> parts_;
 };
 
+// Decodes the pictures that no cache has, and all masks, on all processors. Throws Error with all that cannot be
+// decoded.
+void check_decodable(const Dataset& dataset, const EncodingCache* cache, const Progress& progress);
+
 // The captions that the model's tokenizers cut, for the user: the first of them, how much of it, and how many others.
 // Empty where all captions fit.
 std::string cut_captions(const Dataset& dataset, const Diffusion& model);

@@ -159,8 +159,10 @@ class DiffusionTask final : public Task {
       model_->drop_encoders();
       model_->load(options, {DiffusionPart::vae_encoder});
     };
-    if (data.outline() || may_train_text()) before_captions();
     open_cache(backend, data);
+    for (const Dataset* pictures : {data.dataset, data.held_back})
+      if (pictures) check_decodable(*pictures, cache_ ? &*cache_ : nullptr, data.progress);
+    if (data.outline() || may_train_text()) before_captions();
     encode(data, before_captions, before_pictures);
     if (!encodes_as_they_come()) model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
@@ -339,7 +341,10 @@ class VaeTask final : public Task {
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
                                 const PictureData& data, const BlockSchedule& block_schedule) {
-  if (config.train == TrainMode::vae) return std::make_unique<VaeTask>(config, model, backend, data);
+  if (config.train == TrainMode::vae) {
+    if (!data.outline()) check_decodable(*data.dataset, nullptr, data.progress);
+    return std::make_unique<VaeTask>(config, model, backend, data);
+  }
   return std::make_unique<DiffusionTask>(config, model, backend, data, block_schedule);
 }
 
