@@ -118,6 +118,7 @@ TEST_F(DatasetFileTest, WrongKeysAreRefusedByName) {
   expect_refused("[[datasets]]", {"[[datasets]] 1: [[datasets.subsets]]", "at least one"});
   expect_refused("[[datasets]]\n[[datasets.subsets]]", {"[[datasets]] 1, subset 1", "image_dir"});
   expect_refused("[general]\nx = {", {"line 2"});
+  expect_refused("[general]\nshuffle_caption = t\n\n[[datasets]]", {"line 2"});  // of one line itself
   expect_refused(kSubset + "num_repeat = 3", {"subset 1: num_repeat", "no such key", "did you mean num_repeats?"});
   expect_refused(kSubset + "num_repeats = 0", {"num_repeats", "from 1 to 1000", "0"});
   expect_refused(kSubset + "num_repeats = '3'", {"num_repeats", "an integer", "the string \"3\""});

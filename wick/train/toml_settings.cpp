@@ -44,7 +44,7 @@ toml::table parse_toml(const std::filesystem::path& file) {
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& e) {
-    fail_usage("{}: line {}: {}", source, e.source().begin.line, e.description());
+    fail_usage("{}: line {}: {}", source, e.source().begin.line, printable(e.description()));
   }
 }
 
