@@ -1,4 +1,6 @@
 // `wick train`.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -51,6 +53,7 @@ constexpr int kInterrupted = 75;  // EX_TEMPFAIL: run it again with --resume
 
 void run_train(cli::TrainFlags& flags) {
   TrainConfig config = flags.config();
+  for (const std::string& remark : flags.remarks()) fmt::print("{}\n", remark);
   resolve(config);
   if (train(config, cli::resolve_model(model_files(config))) == RunResult::finished) return;
   std::fflush(stdout);

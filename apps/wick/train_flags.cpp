@@ -1,10 +1,12 @@
 #include "train_flags.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "wick/core/error.h"
+#include "wick/train/kohya_config.h"
+#include "wick/train/presets.h"
 
 namespace wick::cli {
 namespace {
@@ -48,6 +50,11 @@ void TrainFlags::add_to(CLI::App& command) {
   command.add_option("--config", config_file_, "TOML file of settings, as config.toml of a run; flags win")
       ->type_name("FILE")
       ->group(std::string(kSubjects[size_t(Subject::model)]));
+  command
+      .add_option("--kohya-config", kohya_file_,
+                  "Option file of kohya's scripts, read as they would; it is told what was taken, and flags win")
+      ->type_name("FILE")
+      ->group(std::string(kSubjects[size_t(Subject::model)]));
   for (size_t subject = 0; subject < std::size(kSubjects); ++subject)
     for (const TrainOption& option : train_options())
       if (size_t(option.subject) == subject) add(command, option);
@@ -56,13 +63,25 @@ void TrainFlags::add_to(CLI::App& command) {
   command.add_flag("--fp16", fp16_, "Likewise in fp16")->group(precision);
 }
 
+TrainConfig TrainFlags::from_kohya() {
+  KohyaConfig read = read_kohya_config(kohya_file_);
+  remarks_ = {fmt::format("{}: taken: {}.", kohya_file_, fmt::join(read.taken, ", "))};
+  if (!read.without.empty()) remarks_.push_back(fmt::format("Mean nothing here: {}.", fmt::join(read.without, ", ")));
+  remarks_.insert(remarks_.end(), read.remarks.begin(), read.remarks.end());
+  return std::move(read.config);
+}
+
 TrainConfig TrainFlags::config() {
   check_usage(!(bf16_ && fp16_), "--bf16 and --fp16: expected one of them");
   if (bf16_ || fp16_) {
     check_usage(!words_.contains("dtype"), "--dtype: expected it, --bf16 or --fp16, found two of them");
     words_["dtype"] = {bf16_ ? "bf16" : "f16"};
   }
+  check_usage(kohya_file_.empty() || (config_file_.empty() && !words_.contains("preset")),
+              "--kohya-config: has all settings of a run; expected no --config or --preset beside it");
   TrainConfig config;
+  if (!kohya_file_.empty()) config = from_kohya();
+  if (const auto preset = words_.find("preset"); preset != words_.end()) apply_preset(config, preset->second.back());
   if (!config_file_.empty()) read_toml(config, config_file_);
   // --steps and --epochs exclude each other: the one given wins over the file's other.
   if (words_.contains("steps")) config.epochs = 0;

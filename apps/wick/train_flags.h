@@ -15,11 +15,15 @@ class TrainFlags {
  public:
   void add_to(CLI::App& command);
   TrainConfig config();  // not yet resolved
+  // After it: sentences on what became of another program's options.
+  const std::vector<std::string>& remarks() const { return remarks_; }
 
  private:
   void add(CLI::App& command, const TrainOption& option);
+  TrainConfig from_kohya();
 
-  std::string config_file_;
+  std::string config_file_, kohya_file_;
+  std::vector<std::string> remarks_;
   std::map<std::string_view, std::vector<std::string>> words_;  // by key, for those given
   bool bf16_ = false, fp16_ = false;
 };

@@ -35,8 +35,13 @@ Lora side_by_side(const In& x) {
           {{x[1], x[2], x[2], 0, 0, 0.5f}, {x[3], x[4], x[4], x[2].dim(0) + 4, x[1].dim(0) + 1, -1.5f}}};
 }
 
-Lora dropping(Lora lora) {
-  lora.dropout = {0.4f, 17, Tensor::of(std::vector<int64_t>{5}, {1}, memory())};
+// Of x a share of 0.4, of ranks these, and the parts whose coins say so.
+Lora dropping(Lora lora, float ranks = 0, float parts = 0) {
+  lora.dropout = {.p = 0.4f,
+                  .rank_p = ranks,
+                  .part_p = parts,
+                  .seeds = {17, 18},
+                  .draw = Tensor::of(std::vector<int64_t>{5}, {1}, memory())};
   return lora;
 }
 
@@ -125,6 +130,10 @@ std::vector<OpCase> make_cases() {
     static const Tensor w = constant({15, 7});
     return lora_linear(x[0], w, {}, dropping(side_by_side(x)));
   });
+  row("lora_linear", "lora_linear_dropout_of_ranks", {{2, 3, 7}, {2, 7}, {5, 2}, {3, 7}, {6, 3}}, [](const In& x) {
+    static const Tensor w = constant({15, 7});
+    return lora_linear(x[0], w, {}, dropping(side_by_side(x), 0.5f, 0.3f));
+  });
   row("lora_conv2d", "lora_conv2d", {{2, 5, 6, 3}, {2, 3, 3, 3}, {4, 2}}, [](const In& x) {
     static const Tensor w = constant({4, 3, 3, 3}), bias = constant({4});
     return lora_conv2d(x[0], w, bias, {2, 1, 0, 0, 1}, Lora::of(x[1], x[2], 0.75f));
@@ -132,6 +141,11 @@ std::vector<OpCase> make_cases() {
   row("lora_conv2d", "lora_conv2d_dropout", {{1, 4, 5, 3}, {3, 3, 3, 3}, {4, 3}}, [](const In& x) {
     static const Tensor w = constant({4, 3, 3, 3});
     return lora_conv2d(x[0], w, {}, {1, 1, 1, 1, 1}, dropping(Lora::of(x[1], x[2], 2.0f)));
+  });
+
+  row("lora_conv2d", "lora_conv2d_dropout_of_ranks", {{1, 4, 5, 3}, {3, 3, 3, 3}, {4, 3}}, [](const In& x) {
+    static const Tensor w = constant({4, 3, 3, 3});
+    return lora_conv2d(x[0], w, {}, {1, 1, 1, 1, 1}, dropping(Lora::of(x[1], x[2], 2.0f), 0.4f, 0.1f));
   });
 
   row("lora_conv2d", "lora_conv2d_padded", {{1, 4, 5, 3}, {2, 3, 3, 3}, {4, 2}}, [](const In& x) {

@@ -18,6 +18,8 @@ constexpr int64_t kFactor = 8, kChannels = 2;
 
 class Flow final : public Process {
  public:
+  double snr(double) const override { return 1; }
+  double progress(double time) const override { return time; }
   Tensor draw_times(const Shape& latents, Rng& rng, const TimestepOptions&) const override {
     std::vector<float> sigmas = random_normal({latents[0]}, rng).to_vector();
     for (float& s : sigmas) s = 1 / (1 + std::exp(-s));
@@ -154,7 +156,7 @@ TEST_F(OtherFamily, LooksAheadToTheBatchesThatCome) {
       rng = TrainRng(2);
     }
     const NamedTensors made = ahead.next(rng);
-    const NamedTensors batch = noised(model.process(), data.next(rng), rng, times);
+    const NamedTensors batch = noised(model.process(), data.next(rng), rng, {.times = times});
     const std::vector<float> sums = made["sum"].to_vector(), steps = batch[kTimesteps].to_vector();
     ASSERT_EQ(sums.size(), steps.size());
     for (size_t row = 0; row < sums.size(); ++row)

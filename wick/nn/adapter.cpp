@@ -322,8 +322,8 @@ Adapter::Adapter(LoraConfig config, ModuleNames names)
   for (const auto& other : config_->rank.others) check_rank(other.value);
   check_alpha(config_->alpha.value);
   for (const auto& other : config_->alpha.others) check_alpha(other.value);
-  check(config_->dropout >= 0 && config_->dropout < 1, "LoRA: dropout should be from 0 to below 1, found {}",
-        config_->dropout);
+  for (const float p : {config_->dropout, config_->rank_dropout, config_->module_dropout})
+    check(p >= 0 && p < 1, "LoRA: dropout should be from 0 to below 1, found {}", p);
 }
 
 void AdapterFactor::place(Memory& memory) {
@@ -459,11 +459,18 @@ AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residenc
 
 // One mask for linears that share their input.
 LoraDropout Adapter::dropout(const std::vector<PlacedModule>& parts, Memory& memory) {
-  if (!config_ || config_->dropout == 0) return {};
-  for (const PlacedModule& part : parts)
-    check(part.module->is_trained(), "LoRA: dropout in {}, which is not trained", part.module->name);
+  if (!config_ || (config_->dropout == 0 && config_->rank_dropout == 0 && config_->module_dropout == 0)) return {};
   if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
-  return {config_->dropout, named_seed(config_->seed, parts.front().module->name), draw_, dropout_paused_};
+  LoraDropout dropout{.p = config_->dropout,
+                      .rank_p = config_->rank_dropout,
+                      .part_p = config_->module_dropout,
+                      .draw = draw_,
+                      .paused = dropout_paused_};
+  for (const PlacedModule& part : parts) {
+    check(part.module->is_trained(), "LoRA: dropout in {}, which is not trained", part.module->name);
+    dropout.seeds.push_back(named_seed(config_->seed, part.module->name));
+  }
+  return dropout;
 }
 
 void Adapter::set_draw(int64_t draw) {
@@ -550,6 +557,11 @@ std::string Adapter::commonest_kinds() const {
 bool Adapter::covers(const std::string& path_prefix) const {
   const auto first = modules_.lower_bound(path_prefix);
   return first != modules_.end() && first->first.starts_with(path_prefix);
+}
+
+void Adapter::limit_norms(float most) const {
+  for (const AdapterModule* module : all_modules())
+    if (module->is_trained()) module->algorithm->limit_norm(*module, most);
 }
 
 std::vector<Parameter> Adapter::parameters() const {

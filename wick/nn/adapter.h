@@ -66,6 +66,7 @@ struct LoraConfig {
   uint64_t seed = 0;
   float dropout = 0;  // share of its inputs that a module does not see, others at each draw; modules that share their
                       // input share what they do not see
+  float rank_dropout = 0, module_dropout = 0;  // shares of ranks and modules that a batch does without
   const AdapterAlgorithm* algorithm = &lora_algorithm();
 };
 
@@ -105,6 +106,10 @@ class Adapter {
   void check_complete(const std::vector<std::string>& elsewhere = {}) const;
   // True if a module under this path prefix ("text_encoder.") is adapted.
   bool covers(const std::string& path_prefix) const;
+
+  // Scales the factors of modules so that the norm of what they add to their weight is at most `most`. Enqueued; copies
+  // are not refreshed.
+  void limit_norms(float most) const;
 
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;

@@ -95,6 +95,8 @@ class AdapterAlgorithm {
   // Brings factors that a file holds under their keys into memory's layout. Throws Error, which begins with the file's
   // name, where a shape does not fit the target.
   virtual void from_file(AdapterModule& module, const std::string& file) const = 0;
+  // Scales the factors of a trained module alike so that the Frobenius norm of its change is at most `most`.
+  virtual void limit_norm(const AdapterModule& module, float most) const = 0;
   // Makes of `module` one whose change is the sum of both; neither is trained.
   virtual void add(AdapterModule& module, const AdapterModule& other) const = 0;
   // Makes of `module`, which is not trained, one of these outputs that changes those that it had.

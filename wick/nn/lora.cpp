@@ -2,6 +2,7 @@
 // the module's change is scale * up down.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
@@ -167,6 +168,17 @@ class LoraAlgorithm final : public AdapterAlgorithm {
           t.conv ? convolution : matrix, down.shape());
     down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
     up = reordered(reshape(up, {t.out, rank}), inverse(module.order));
+  }
+
+  // |up down|^2 is the sum of the elements of (up^T up) * (down down^T).
+  void limit_norm(const AdapterModule& module, float most) const override {
+    const Tensor up = module.factors[kUp].value.detached();
+    const Tensor down = reshape(module.factors[kDown].value.detached(), {up.dim(1), -1});
+    const Tensor change = sum(matmul(transpose(up, 0, 1), up) * matmul(down, transpose(down, 0, 1)));
+    const float unit = module.scale / most;
+    const Tensor excess = clamp(change * (unit * unit), 1, std::numeric_limits<float>::infinity());
+    const Tensor root = rsqrt(excess), factor = root * rsqrt(root);  // 1 / sqrt(the norm's ratio to the most)
+    for (const AdapterFactor& f : module.factors) f.value.backend().copy(f.value, f.value.detached() * factor);
   }
 
   // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.

@@ -4,6 +4,7 @@
 
 #include "wick/backend/views.h"
 #include "wick/ops/conv.h"
+#include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
@@ -28,15 +29,44 @@ void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lor
 LoraFactors views(const Lora& lora) {
   LoraFactors factors{lora.down, {}, {}};
   for (const LoraPart& part : lora.parts) factors.blocks.push_back({part.up_values, part.column, part.row, part.scale});
-  if (lora.dropout.is_on()) factors.dropout = {lora.dropout.p, lora.dropout.seed, lora.dropout.draw};
+  if (lora.dropout.drops_elements()) factors.dropout = {lora.dropout.p, lora.dropout.seeds.front(), lora.dropout.draw};
   return factors;
 }
 
 Tensor dropped(const Tensor& x, const Lora& lora) {
-  if (!lora.dropout.is_on()) return x.detached();
+  if (!lora.dropout.drops_elements()) return x.detached();
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   y.backend().dropout(y, x, views(lora).dropout, false);
   return y;
+}
+
+// `values`, of which a share of p becomes 0, by the numbers of a stream of a part's own.
+void drop(const Tensor& values, float p, uint64_t seed, const LoraDropout& dropout) {
+  if (p == 0) return;
+  values.backend().fill(values, 1 - p);
+  values.backend().dropout(values, values, {p, seed, dropout.draw}, false);
+}
+
+// The LoRA of this batch: without the ranks and parts that it drops. Their rows of down are zero, and so is their s.
+Lora of_batch(const Lora& lora) {
+  const LoraDropout& dropout = lora.dropout;
+  if (!dropout.drops_ranks()) return lora;
+  Memory& memory = lora.down.memory();
+  Lora kept = lora;
+  Shape rows = lora.down.shape();
+  std::fill(rows.begin() + 1, rows.end(), 1);
+  kept.mask = full(rows, 1, DType::f32, memory);
+  for (size_t g = 0; g < lora.parts.size(); ++g) {
+    const LoraPart& part = lora.parts[g];
+    const Tensor ranks = slice(kept.mask, 0, part.row, part.row + part.up.shape[1]),
+                 whole = full({1}, 1, DType::f32, memory);
+    drop(ranks, dropout.rank_p, dropout.seeds[g] + 1, dropout);
+    drop(whole, dropout.part_p, dropout.seeds[g] + 2, dropout);
+    ranks.backend().copy(ranks, ranks * whole);
+    kept.parts[g].scale /= 1 - dropout.rank_p;
+  }
+  kept.down = lora.down.detached() * cast(kept.mask, lora.down.dtype());
+  return kept;
 }
 
 bool trains_down(const Lora& lora) {
@@ -67,6 +97,7 @@ struct FactorGrads {
   std::vector<View> up_views() const { return {ups.begin(), ups.end()}; }
 
   void add_to(Grads& grads, const Lora& lora) const {
+    if (down && lora.mask) down.backend().copy(down, down * lora.mask);
     for (size_t g = 0; g < lora.parts.size(); ++g) {
       const LoraPart& part = lora.parts[g];
       if (part.down.tracked())
@@ -79,7 +110,7 @@ struct FactorGrads {
 
 }  // namespace
 
-Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual,
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& given, const Tensor& residual,
                    bool ends_block) {
   check(w || (residual && !bias), "lora_linear: without a weight there is a residual and no bias");
   const int64_t outputs = w ? w.dim(0) : residual.dim(-1);
@@ -87,7 +118,8 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
         w.shape(), x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "lora_linear: bias does not fit weight {}", w.shape());
   check(!w.tracked() && !(bias && bias.tracked()), "lora_linear: the weight under a LoRA is frozen");
-  check_factors("lora_linear", x, outputs, lora);
+  check_factors("lora_linear", x, outputs, given);
+  const Lora lora = of_batch(given);
   const Shape shape = with_last(x.shape(), outputs);
   check(!residual || residual.shape() == shape, "lora_linear: residual {} does not fit output {}", residual.shape(),
         shape);
@@ -162,11 +194,12 @@ struct PixelUp {
 
 }  // namespace
 
-Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora) {
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& given) {
   check(!w.tracked() && !(bias && bias.tracked()), "lora_conv2d: the weight under a LoRA is frozen");
   const Tensor y = conv2d(x.detached(), w, bias, conv);
-  check(lora.parts.size() == 1 && lora.down.rank() == 4 && lora.parts[0].up.shape[0] == w.dim(0),
-        "lora_conv2d: lora_down {} does not fit weight {}", lora.down.shape(), w.shape());
+  check(given.parts.size() == 1 && given.down.rank() == 4 && given.parts[0].up.shape[0] == w.dim(0),
+        "lora_conv2d: lora_down {} does not fit weight {}", given.down.shape(), w.shape());
+  const Lora lora = of_batch(given);
   const Tensor low = conv2d(dropped(x, lora), lora.down.detached(), {}, conv);
   PixelUp{lora}.forward(y, low);
 
@@ -186,7 +219,7 @@ Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const C
         const Tensor dx = x.empty(), through_low = x.empty();
         dy.backend().conv2d_backward_input(dx, dy, w, conv);
         dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
-        if (lora.dropout.is_on())
+        if (lora.dropout.drops_elements())
           dy.backend().dropout(dx, through_low, views(lora).dropout, true);
         else
           dy.backend().accumulate(dx, through_low, 1);

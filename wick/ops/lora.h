@@ -18,17 +18,24 @@ struct LoraPart {
   float scale = 1;
 };
 struct LoraDropout {
-  float p = 0;
-  uint64_t seed = 0;
-  Tensor draw;                              // i64 [1] beside the factors; the trainer writes it
-  std::shared_ptr<const bool> paused = {};  // no element is dropped while it is true, in validation
+  float p = 0;                              // of elements of x
+  float rank_p = 0;                         // of ranks; those that are left count 1 / (1 - rank_p) times
+  float part_p = 0;                         // of whole parts, without any in return
+  std::vector<uint64_t> seeds = {};         // one a part; elements of x go by the first
+  Tensor draw = {};                         // i64 [1] beside the factors; the trainer writes it
+  std::shared_ptr<const bool> paused = {};  // nothing is dropped while it is true, in validation
 
-  bool is_on() const { return p > 0 && !(paused && *paused); }
+  bool drops_elements() const { return p > 0 && !is_paused(); }
+  bool drops_ranks() const { return (rank_p > 0 || part_p > 0) && !is_paused(); }
+
+ private:
+  bool is_paused() const { return paused && *paused; }
 };
 struct Lora {
   Tensor down;  // [R, K]
   std::vector<LoraPart> parts;
   LoraDropout dropout = {};
+  Tensor mask = {};  // f32 [R, 1], of the rows that this call uses; none: all. Not set by callers
 
   static Lora of(const Tensor& down, const Tensor& up, float scale) { return {down, {{down, up, up, 0, 0, scale}}}; }
 };

@@ -195,6 +195,11 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name, std:
   }
 }
 
+double NoiseSchedule::snr(double timestep) const {
+  const double alpha = alpha_cumprod(int64_t(timestep));
+  return alpha / (1 - alpha);
+}
+
 double NoiseSchedule::sigma(int64_t t) const {
   constexpr double kLeast = 1.0 / (1 << 24);
   const double alpha = std::max(alpha_cumprod(t), kLeast);

@@ -39,6 +39,9 @@ class NoiseSchedule final : public Process {
   // sqrt(alpha_cumprod) latents + sqrt(1 - alpha_cumprod) noise, from which `prediction` is to be found.
   Noised noised(const Tensor& latents, const Tensor& noise, const Tensor& timesteps) const override;
   Sampler sampler(const SamplerOptions& options, const Shape& latents) const override;
+  double snr(double timestep) const override;
+  double progress(double timestep) const override { return timestep / double(train_steps()); }
+  bool predicts_v() const override { return prediction == Prediction::v; }
 
   // For samplers alone. A config may leave the spacing out: diffusers' default then depends on the sampler.
   std::optional<TimestepSpacing> spacing;

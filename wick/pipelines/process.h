@@ -124,6 +124,11 @@ class Process {
   // How latents of that shape are drawn. Throws Error where the process cannot be drawn so.
   virtual Sampler sampler(const SamplerOptions& options, const Shape& latents) const = 0;
   virtual bool is_flow() const { return false; }  // TimestepOptions and a shift are for rectified flows alone
+  // At a time of the process: the ratio of the variances of signal and noise, and how much of the way to noise lies
+  // behind it, in [0, 1].
+  virtual double snr(double time) const = 0;
+  virtual double progress(double time) const = 0;
+  virtual bool predicts_v() const { return false; }                 // Prediction::v
   virtual std::optional<double> fixed_shift() const { return {}; }  // a flow's, if pictures of all sizes have one
   // Steps to skip so that a picture becomes another by that strength, in (0, 1], as in diffusers' pipelines.
   int64_t skipped(int64_t steps, double strength) const {

@@ -38,6 +38,8 @@ class RectifiedFlow final : public Process {
   bool is_flow() const override { return true; }
   std::optional<double> fixed_shift() const override { return dynamic_ ? std::nullopt : std::optional(shift_); }
   int64_t train_steps() const override { return train_steps_; }
+  double snr(double sigma) const override { return (1 - sigma) * (1 - sigma) / (sigma * sigma); }
+  double progress(double sigma) const override { return sigma; }
   double shift(const Shape& latents) const;  // for latents [B, h, w, C], of which a token holds 2 x 2
 
   // Sigmas f32: one number of `rng` each, a normal z for sigmoid(mean + deviation * z) and a uniform one else.

@@ -209,6 +209,10 @@ std::vector<TrainOption> listed_options() {
                        const OptionTraits& traits = {}) {
     all.push_back({key, subject, member, help, traits});
   };
+  add("preset", Subject::model, &C::preset,
+      "Another trainer's ranks, rates, losses and schedules, where they are not given: kohya-sdxl, ai-toolkit-flux, "
+      "onetrainer-sd3 … (docs/coming-from-kohya.md)",
+      {.fixed = false, .kind = ModelKind::pictures, .item = "NAME"});
   add("model", Subject::model, &C::model, model_help(), {.fixed = false, .item = "MODEL"});
   for (const auto& [part, member] : part_members())
     add(part.name, Subject::model, member, part.help, {.fixed = false, .kind = ModelKind::pictures, .item = part.item});
@@ -256,6 +260,12 @@ std::vector<TrainOption> listed_options() {
       "Times the learning rate, of the factors that begin at zero: LoRA+, whose authors take 16", {.above_min = true});
   add("lora_dropout", Subject::lora, &C::lora_dropout,
       "Share of its inputs that a LoRA does not see, drawn anew for each batch", {.max = 0.999});
+  add("rank_dropout", Subject::lora, &C::rank_dropout,
+      "Share of its ranks that a LoRA leaves out, drawn anew for each batch", {.max = 0.999});
+  add("module_dropout", Subject::lora, &C::module_dropout, "Share of modules left out likewise", {.max = 0.999});
+  add("scale_weight_norms", Subject::lora, &C::scale_weight_norms,
+      "After each step scales a module's factors down so that the norm of what they add is at most this; 0: does not",
+      {.max = 1e6});
   add("steps", Subject::steps, &C::steps, "Optimizer steps [1000, or as many as --epochs have]",
       {.min = 1, .fixed = false});
   add("epochs", Subject::steps, &C::epochs, "Passes over the data set, in place of --steps [as many as those take]",
@@ -346,6 +356,33 @@ std::vector<TrainOption> listed_options() {
       {.max = 100, .above_min = true, .kind = ModelKind::pictures});
   add("train_guidance", Subject::pictures, &C::train_guidance, "Guidance that FLUX dev models are told in training",
       {.max = 100, .kind = ModelKind::pictures});
+  add("min_snr_gamma", Subject::loss, &C::min_snr_gamma,
+      "SDXL: weighs times by min(SNR, gamma) / SNR; 5 is its authors' gamma, 0: does not",
+      {.max = 1e6, .kind = ModelKind::pictures});
+  add("debiased_estimation_loss", Subject::loss, &C::debiased_estimation_loss, "SDXL: weighs times by 1 / sqrt(SNR)",
+      {.kind = ModelKind::pictures});
+  add("weighting_scheme", Subject::loss, &C::weighting_scheme,
+      "FLUX and SD3: weighs a time sigma by 1, 1 / sigma^2, 2 / (pi (1 - 2 sigma + 2 sigma^2)) or sigma^2",
+      {.kind = ModelKind::pictures});
+  add("loss_type", Subject::loss, &C::loss_type, "Mean of squares, of magnitudes, or of squares that end in lines at c",
+      {.kind = ModelKind::pictures});
+  add("huber_schedule", Subject::loss, &C::huber_schedule,
+      "How that c changes on the way to noise: not, or from 1 down to it, exponentially or with the SNR",
+      {.kind = ModelKind::pictures});
+  add("huber_c", Subject::loss, &C::huber_c, "That c", {.max = 1000, .above_min = true, .kind = ModelKind::pictures});
+  add("huber_scale", Subject::loss, &C::huber_scale, "Times it, with the schedules constant and exponential",
+      {.max = 1000, .above_min = true, .kind = ModelKind::pictures});
+  add("noise_offset", Subject::loss, &C::noise_offset,
+      "Adds noise to the noise that is the same for all of a channel, so many times; 0.05 for darker and brighter "
+      "pictures",
+      {.max = 10, .kind = ModelKind::pictures});
+  add("multires_noise_iterations", Subject::loss, &C::multires_noise_iterations,
+      "Adds so many coarser noises to the noise: 6 to 10; 0: none", {.max = 32, .kind = ModelKind::pictures});
+  add("multires_noise_discount", Subject::loss, &C::multires_noise_discount, "Weight of each to the one before it",
+      {.max = 1, .above_min = true, .kind = ModelKind::pictures});
+  add("ip_noise_gamma", Subject::loss, &C::ip_noise_gamma,
+      "Adds so many times other noise to what the model sees, and not to what it is to predict",
+      {.max = 10, .kind = ModelKind::pictures});
   add("t5_tokens", Subject::pictures, &C::t5_tokens,
       "Tokens of a caption that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
       {.max = 4096, .kind = ModelKind::pictures});
@@ -358,6 +395,12 @@ std::vector<TrainOption> listed_options() {
   add("bucket_step", Subject::pictures, &C::bucket_step,
       "Sides of buckets are multiples of so many pixels [64, or a quarter of a lower resolution]",
       {.max = 16384, .kind = ModelKind::pictures});
+  add("min_bucket_reso", Subject::pictures, &C::min_bucket_reso, "Shortest side of a bucket [half of --resolution]",
+      {.max = 16384, .kind = ModelKind::pictures});
+  add("max_bucket_reso", Subject::pictures, &C::max_bucket_reso, "Longest side of a bucket [twice --resolution]",
+      {.max = 16384, .kind = ModelKind::pictures});
+  add("no_bucket", Subject::pictures, &C::no_bucket, "All pictures are cropped to squares of --resolution",
+      {.kind = ModelKind::pictures});
   add("no_upscale", Subject::pictures, &C::no_upscale,
       "Never scale pictures up: small ones get buckets of their own size at each --resolution above it",
       {.kind = ModelKind::pictures});
@@ -587,8 +630,16 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   const std::string_view mode = name_of(config.train);
   check_usage(config.train == TrainMode::lora || config.targets.empty(),
               "--targets: only a LoRA has targets; --train is {}", mode);
-  check_usage(config.train == TrainMode::lora || config.lora_dropout == 0,
-              "--lora-dropout: there is no LoRA; --train is {}", mode);
+  for (const auto& [flag, value] : {std::pair("--lora-dropout", config.lora_dropout),
+                                    {"--rank-dropout", config.rank_dropout},
+                                    {"--module-dropout", config.module_dropout},
+                                    {"--scale-weight-norms", config.scale_weight_norms}})
+    check_usage(config.train == TrainMode::lora || value == 0, "{}: there is no LoRA; --train is {}", flag, mode);
+  check_usage(
+      !is_schedule_free || config.scale_weight_norms == 0,
+      "--scale-weight-norms: --optimizer schedule-free averages the weights that this would change; expected 0, "
+      "found {}",
+      config.scale_weight_norms);
   check_usage(config.train == TrainMode::full || !config.from_scratch,
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   if (config.gradient_checkpointing && config.checkpoint_blocks == "0") config.checkpoint_blocks = "all";

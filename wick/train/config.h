@@ -18,6 +18,7 @@
 #include "wick/nn/glob.h"
 #include "wick/pipelines/known_models.h"
 #include "wick/pipelines/process.h"
+#include "wick/train/objective.h"
 
 namespace wick {
 
@@ -41,6 +42,9 @@ constexpr std::string_view names_of(Quantize) {
 }
 constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
 constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
+constexpr std::string_view names_of(LossType) { return "l2|l1|huber|smooth-l1"; }
+constexpr std::string_view names_of(HuberSchedule) { return "constant|exponential|snr"; }
+constexpr std::string_view names_of(WeightingScheme) { return "none|sigma-sqrt|cosmap|sigma-squared"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
 std::vector<std::string_view> split_names(std::string_view names);
 template <class E>
@@ -55,6 +59,7 @@ struct StepsOrShare {
 };
 
 struct TrainConfig {
+  std::string preset;  // whose settings come before all others
   std::string model, output;
   // Files of a model's parts, beside the model or instead of it: ModelFiles of nn/checkpoint.h.
   std::string transformer, clip_l, clip_g, t5, vae, clip_tokenizer, t5_tokenizer;
@@ -72,7 +77,8 @@ struct TrainConfig {
   double conv_alpha = 0;             // 0: conv_rank
   bool rslora = false;
   double lora_plus = 1;
-  double lora_dropout = 0;
+  double lora_dropout = 0, rank_dropout = 0, module_dropout = 0;
+  double scale_weight_norms = 0;  // 0: does not
   static constexpr int64_t kRank = 16;
 
   int64_t steps = 0;   // 0: kSteps, or as many as the epochs have
@@ -105,11 +111,22 @@ struct TrainConfig {
   std::string timestep_shift = "auto", timestep_mean = "auto";  // or a number
   double timestep_std = 1;
   double train_guidance = 1;
+  LossType loss_type = LossType::l2;
+  HuberSchedule huber_schedule = HuberSchedule::snr;
+  double huber_c = 0.1, huber_scale = 1;
+  double min_snr_gamma = 0;  // 0: none
+  bool debiased_estimation_loss = false;
+  WeightingScheme weighting_scheme = WeightingScheme::none;
+  double noise_offset = 0, ip_noise_gamma = 0;
+  int64_t multires_noise_iterations = 0;
+  double multires_noise_discount = 0.3;
   int64_t t5_tokens = 0;  // 0: what the model was made for
   bool t5_mask = false;
 
-  std::vector<int64_t> resolution = {0};  // 0: the model's native size
-  int64_t bucket_step = 0;                // 0: 64, or less at low resolutions
+  std::vector<int64_t> resolution = {0};             // 0: the model's native size
+  int64_t bucket_step = 0;                           // 0: 64, or less at low resolutions
+  int64_t min_bucket_reso = 0, max_bucket_reso = 0;  // 0: half and twice the resolution
+  bool no_bucket = false;
   bool no_upscale = false;
 
   int64_t sequence_length = 0;  // 0: 2048, or the model's positions
@@ -143,9 +160,10 @@ struct TrainConfig {
 };
 
 // The subjects of settings, in the order in which --help lists them.
-enum class Subject { model, lora, steps, optimizer, pictures, text, memory, output };
-inline constexpr std::string_view kSubjects[] = {
-    "Model and data", "LoRA", "Steps", "Optimizer", "Pictures", "Text", "Precision and memory", "Output"};
+enum class Subject { model, lora, steps, optimizer, loss, pictures, text, memory, output };
+inline constexpr std::string_view kSubjects[] = {"Model and data", "LoRA",     "Steps", "Optimizer",
+                                                 "Loss and noise", "Pictures", "Text",  "Precision and memory",
+                                                 "Output"};
 
 // Limits of a setting and its part in a run.
 struct OptionTraits {
@@ -166,7 +184,8 @@ struct TrainOption {
                    std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
                    TrainMode TrainConfig::*, LrSchedule TrainConfig::*, DType TrainConfig::*,
                    LongDocuments TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
-                   PredictionSetting TrainConfig::*, OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*,
+                   PredictionSetting TrainConfig::*, LossType TrainConfig::*, HuberSchedule TrainConfig::*,
+                   WeightingScheme TrainConfig::*, OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*,
                    StepsOrShare TrainConfig::*, ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
 
   std::string_view key;

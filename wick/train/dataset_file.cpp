@@ -18,13 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxRepeats = 1000, kMaxSide = 16384;
+constexpr int64_t kMaxRepeats = 1000;
 
 // What is set for a table, and for those within it: settings of the run that a data set may have of its own, and keys
 // that only data sets have.
 struct Section {
   TrainConfig settings;
-  int64_t repeats = 1, min_side = 0, max_side = 0;
+  int64_t repeats = 1;
   bool has_buckets = true, is_reg = false;
   double loss_weight = 1;
   std::string class_tokens, image_dir, masks;
@@ -42,6 +42,8 @@ constexpr SettingKey kSettings[] = {{"batch_size", Reach::dataset},
                                     {"resolution", Reach::dataset},
                                     {"bucket_no_upscale", Reach::dataset},
                                     {"bucket_reso_steps", Reach::dataset},
+                                    {"min_bucket_reso", Reach::dataset},
+                                    {"max_bucket_reso", Reach::dataset},
                                     {"alpha_mask", Reach::subset},
                                     {"color_aug", Reach::subset},
                                     {"flip_aug", Reach::subset},
@@ -72,9 +74,7 @@ const OwnKey kOwn[] = {{"image_dir", Reach::subset_alone, &Section::image_dir},
                        {"loss_weight", Reach::subset, &Section::loss_weight, 0, 1000},
                        {"class_tokens", Reach::subset, &Section::class_tokens},
                        {"num_repeats", Reach::subset, &Section::repeats, 1, kMaxRepeats},
-                       {"enable_bucket", Reach::dataset, &Section::has_buckets},
-                       {"min_bucket_reso", Reach::dataset, &Section::min_side, 1, kMaxSide},
-                       {"max_bucket_reso", Reach::dataset, &Section::max_side, 1, kMaxSide}};
+                       {"enable_bucket", Reach::dataset, &Section::has_buckets}};
 
 // Kohya's keys that Wick cannot honour, and the value that asks for nothing.
 struct RefusedKey {
@@ -164,7 +164,7 @@ class Reader {
     for (const auto& [key, value] : table_)
       check_usage(key == "general" || key == "datasets", "{}: {}: expected [general] and [[datasets]] alone",
                   file_.string(), printable(key.str()));
-    Section general{.settings = config};
+    Section general{.settings = config, .has_buckets = !config.no_bucket};
     general.settings.batch_size = 0;  // not told: the run's
     if (const toml::node* node = table_.get("general"))
       set(general, table_of(*node, "[general]"), "[general]", Reach::dataset, /*is_general=*/true);
@@ -253,14 +253,11 @@ std::string settings_in_words(const Section& section) {
 }
 
 Resolutions resolutions_of(const Section& dataset, const LatentSpace& space) {
-  Resolutions all = bucket_options(dataset.settings, space);
   check_usage(dataset.has_buckets || !dataset.settings.no_upscale,
               "bucket_no_upscale: expected enable_bucket = true with it");
-  for (BucketOptions& options : all) {
-    options.min_side = dataset.has_buckets ? dataset.min_side : options.resolution;
-    options.max_side = dataset.has_buckets ? dataset.max_side : options.resolution;
-  }
-  return all;
+  TrainConfig settings = dataset.settings;
+  settings.no_bucket = !dataset.has_buckets;
+  return bucket_options(settings, space);
 }
 
 PictureSubset subset_of(const Section& section, const fs::path& file) {

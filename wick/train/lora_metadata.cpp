@@ -119,19 +119,24 @@ bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view pre
   return found != tensors.end() && found->first.starts_with(prefix);
 }
 
-// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained.
+// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained, and
+// dropout of ranks and modules.
 std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
   const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
     const Tensor& factor = entry.second;
     return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
   });
-  if (!convolutions) return "{}";
-  const int64_t rank = c.conv_rank > 0 ? c.conv_rank : c.rank.value;
-  const double alpha = c.conv_alpha > 0 ? c.conv_alpha : c.conv_rank > 0 ? double(rank) : c.alpha.value;
-  return json{{"conv_dim", fmt::format("{}", rank)},
-              {"conv_alpha", fmt::format("{}", alpha)},
-              {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
-      .dump();
+  json all = json::object();
+  if (convolutions) {
+    const int64_t rank = c.conv_rank > 0 ? c.conv_rank : c.rank.value;
+    const double alpha = c.conv_alpha > 0 ? c.conv_alpha : c.conv_rank > 0 ? double(rank) : c.alpha.value;
+    all = {{"conv_dim", fmt::format("{}", rank)},
+           {"conv_alpha", fmt::format("{}", alpha)},
+           {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}};
+  }
+  if (c.rank_dropout > 0) all["rank_dropout"] = fmt::format("{}", c.rank_dropout);
+  if (c.module_dropout > 0) all["module_dropout"] = fmt::format("{}", c.module_dropout);
+  return all.dump();
 }
 
 // As kohya's tools write a network's size that differs between modules, or that a file had.
@@ -163,6 +168,24 @@ std::string optimizer_class(const TrainConfig& c) {
   return fmt::format("{}(weight_decay={}{})", kClasses[size_t(c.optimizer)], c.weight_decay, more);
 }
 
+// As kohya's train_network.py says what the loss was; "None" is Python's.
+Metadata objective_metadata(const TrainConfig& c) {
+  const auto or_none = [](double value) { return value > 0 ? fmt::format("{}", value) : std::string("None"); };
+  std::string loss_type(name_of(c.loss_type));
+  std::ranges::replace(loss_type, '-', '_');
+  return {{"ss_loss_type", loss_type},
+          {"ss_huber_schedule", std::string(name_of(c.huber_schedule))},
+          {"ss_huber_c", fmt::format("{}", c.huber_c)},
+          {"ss_huber_scale", fmt::format("{}", c.huber_scale)},
+          {"ss_min_snr_gamma", or_none(c.min_snr_gamma)},
+          {"ss_debiased_estimation", python_bool(c.debiased_estimation_loss)},
+          {"ss_noise_offset", or_none(c.noise_offset)},
+          {"ss_multires_noise_iterations", or_none(double(c.multires_noise_iterations))},
+          {"ss_multires_noise_discount", fmt::format("{}", c.multires_noise_discount)},
+          {"ss_ip_noise_gamma", or_none(c.ip_noise_gamma)},
+          {"ss_scale_weight_norms", or_none(c.scale_weight_norms)}};
+}
+
 Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
   std::string schedule(name_of(c.lr_schedule));
@@ -189,7 +212,6 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_gradient_accumulation_steps", fmt::format("{}", c.accumulate)},
       {"ss_gradient_checkpointing", python_bool(c.gradient_checkpointing)},
       {"ss_mixed_precision", mixed_precision(run.activations)},
-      {"ss_loss_type", "l2"},
       {"ss_batch_size_per_device", fmt::format("{}", c.batch_size)},
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
       {"ss_sd_model_name", folder_name(c.model.empty() ? c.transformer : c.model)},
@@ -197,8 +219,17 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_network_alpha", network_size(c, c.alpha)},
       {"ss_network_args", network_arguments(c, tensors)},
   };
+  all.merge(objective_metadata(c));
   if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = rate_of(c, "unet");
   return all;
+}
+
+// One word there for the density of times and the weight of their losses.
+std::string weighting_scheme(const TrainConfig& c, TimestepKind kind) {
+  const bool is_weighed = kind == TimestepKind::uniform && c.weighting_scheme != WeightingScheme::none;
+  std::string name(is_weighed ? name_of(c.weighting_scheme) : name_of(kind));
+  std::ranges::replace(name, '-', '_');
+  return name;
 }
 
 // As sd3_train_network.py and flux_train_network.py of kohya-ss/sd-scripts would draw the same times: the former by the
@@ -210,7 +241,7 @@ Metadata flow_metadata(const TrainConfig& c, const FlowRun& flow) {
   if (is_normal && times.mean) shift = std::exp(*times.mean);
   const double mean = times.mean.value_or(std::log(times.shift.value_or(1)));
   Metadata all{
-      {"ss_weighting_scheme", is_normal ? "logit_normal" : std::string(name_of(times.kind))},
+      {"ss_weighting_scheme", weighting_scheme(c, times.kind)},
       {"ss_logit_mean", float_text(is_normal ? mean : 0)},
       {"ss_logit_std", float_text(times.deviation)},
       {"ss_mode_scale", float_text(kModeScale)},

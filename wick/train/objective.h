@@ -16,16 +16,49 @@ struct Batch {
 
 // The parts of a noised batch, beside its conditioning, as Noised has them.
 inline constexpr const char *kNoisedLatents = "noised latents", *kTimesteps = "timesteps", *kTarget = "target",
-                            *kLossWeights = "loss weights";
+                            *kLossWeights = "loss weights", *kHuberC = "huber c";
+
+// What is added to the noise of unit variance.
+struct NoiseOptions {
+  double offset = 0;               // times a normal number for each channel (Guttenberg, "Offset noise", 2023)
+  int64_t pyramid_iterations = 0;  // coarser noises, the i-th times discount^i (Whitaker, "Multires noise", 2023)
+  double pyramid_discount = 0.3;
+  double input_gamma = 0;  // times other noise, in the model's input and not in its target (Ning et al., 2023)
+};
+
+enum class LossType { l2, l1, huber, smooth_l1 };
+// How Huber's c changes on the way to noise: not; from 1 down to c; or from 1 to c with the noise-to-signal ratio.
+enum class HuberSchedule { constant, exponential, snr };
+// The weight of the loss at sigma, for rectified flows: 1, 1 / sigma^2, 2 / (pi (1 - 2 sigma + 2 sigma^2)) (Esser et
+// al., 2024), or sigma^2, which is the squared error of the picture that the velocity points to.
+enum class WeightingScheme { none, sigma_sqrt, cosmap, sigma_squared };
+
+// How a denoiser's error becomes a loss. All formulas are those of kohya-ss/sd-scripts.
+struct Objective {
+  TimestepOptions times = {};
+  NoiseOptions noise = {};
+  // The error e of an element becomes e^2, |e|, or 2 c (sqrt(e^2 + c^2) - c), and smoothly 2 (sqrt(e^2 + c^2) - c).
+  LossType type = LossType::l2;
+  HuberSchedule huber_schedule = HuberSchedule::snr;
+  double huber_c = 0.1, huber_scale = 1;
+  double min_snr_gamma = 0;  // 0: none. min(SNR, gamma) / SNR, and / (SNR + 1) for v (Hang et al., 2023)
+  bool debiased = false;     // 1 / sqrt(SNR), and 1 / (SNR + 1) for v (Yu et al., 2023); of an SNR of at most 1000
+  WeightingScheme weighting = WeightingScheme::none;
+
+  bool weighs_times() const { return min_snr_gamma > 0 || debiased || weighting != WeightingScheme::none; }
+  bool has_huber() const { return type == LossType::huber || type == LossType::smooth_l1; }
+  double weight(const Process& process, double time) const;
+  double huber_c_at(const Process& process, double time) const;
+};
 
 // The inputs of a step, with noise and times drawn or given.
-NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, const TimestepOptions& options = {});
+NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, const Objective& objective = {});
 NamedTensors noised(const Process& process, const Batch& batch, const Tensor& noise, const Tensor& times);
 
-// The mean squared error of the prediction for a noised batch: with DDPM's process the simplified objective of
-// Ho et al., 2020, equation 14. With weights the mean of the squares times them: where those are 0, it counts a 0. Text
+// The mean error of the prediction for a noised batch: with DDPM's process and squares the simplified objective of Ho
+// et al., 2020, equation 14. With weights the mean of the errors times them: where those are 0, it counts a 0. Text
 // encoders that are trained run under the tape.
-Tensor denoising_loss(const Diffusion& model, const NamedTensors& noised_batch);
+Tensor denoising_loss(const Diffusion& model, const NamedTensors& noised_batch, LossType type = LossType::l2);
 Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng);
 
 // The VAE's negative evidence bound (Kingma & Welling, 2014), as means over elements: the squared error of the pictures

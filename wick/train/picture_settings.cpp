@@ -49,15 +49,33 @@ std::optional<Quantization> quantization(const TrainConfig& config) {
   return dtype ? std::optional(Quantization{*dtype, config.keep_precision}) : std::nullopt;
 }
 
-TimestepOptions timestep_options(const TrainConfig& config) {
-  return {.kind = config.timesteps,
-          .shift = number_or_auto(config.timestep_shift),
-          .mean = number_or_auto(config.timestep_mean),
-          .deviation = config.timestep_std};
+Objective objective(const TrainConfig& config) {
+  return {.times = {.kind = config.timesteps,
+                    .shift = number_or_auto(config.timestep_shift),
+                    .mean = number_or_auto(config.timestep_mean),
+                    .deviation = config.timestep_std},
+          .noise = {.offset = config.noise_offset,
+                    .pyramid_iterations = config.multires_noise_iterations,
+                    .pyramid_discount = config.multires_noise_discount,
+                    .input_gamma = config.ip_noise_gamma},
+          .type = config.loss_type,
+          .huber_schedule = config.huber_schedule,
+          .huber_c = config.huber_c,
+          .huber_scale = config.huber_scale,
+          .min_snr_gamma = config.min_snr_gamma,
+          .debiased = config.debiased_estimation_loss,
+          .weighting = config.weighting_scheme};
 }
 
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) {
-  return bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
+  check_usage(!config.no_bucket || !config.no_upscale,
+              "--no-upscale: gives small pictures buckets; --no-bucket has none");
+  Resolutions all = bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
+  for (BucketOptions& options : all) {
+    options.min_side = config.no_bucket ? options.resolution : config.min_bucket_reso;
+    options.max_side = config.no_bucket ? options.resolution : config.max_bucket_reso;
+  }
+  return all;
 }
 
 void apply(const TrainConfig& config, PictureSubset& subset) {
@@ -145,10 +163,20 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
         "was made from",
         model.process().source, model.process().class_name);
   if (model.process().is_flow())
-    refuse(config, {"prediction"}, config.model + " is a rectified flow, which predicts neither noise nor v");
+    refuse(config, {"prediction", "min_snr_gamma", "debiased_estimation_loss"},
+           config.model + " is a rectified flow, which predicts neither noise nor v");
   if (!model.process().is_flow())
-    refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std"},
+    refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std", "weighting_scheme"},
            config.model + " is no rectified flow");
+  if (!objective(config).has_huber())
+    refuse(config, {"huber_schedule", "huber_c", "huber_scale"}, "expected --loss-type huber or smooth-l1 with it");
+  if (config.multires_noise_iterations == 0)
+    refuse(config, {"multires_noise_discount"}, "expected --multires-noise-iterations with it");
+  if (config.train == TrainMode::vae)
+    refuse(config,
+           {"min_snr_gamma", "debiased_estimation_loss", "weighting_scheme", "loss_type", "noise_offset",
+            "multires_noise_iterations", "ip_noise_gamma"},
+           "--train vae has a loss of its own, without noise");
   if (config.timesteps != TimestepKind::logit_normal)
     refuse(config, {"timestep_mean", "timestep_std"}, "expected --timesteps logit-normal with it");
   if (!model.drawing_defaults().guidance)

@@ -5,12 +5,13 @@
 #include "wick/train/buckets.h"
 #include "wick/train/config.h"
 #include "wick/train/dataset.h"
+#include "wick/train/objective.h"
 
 namespace wick {
 
 ReadingOptions reading_options(const TrainConfig& config);
 std::optional<Quantization> quantization(const TrainConfig& config);
-TimestepOptions timestep_options(const TrainConfig& config);
+Objective objective(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
 // What the run's settings say of a subset's captions, augmentation, alpha and weight.
 void apply(const TrainConfig& config, PictureSubset& subset);

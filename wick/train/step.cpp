@@ -91,6 +91,7 @@ Grads TrainStep::sums() const {
 
 void TrainStep::finish(const Grads& grads) {
   optimizer_.update(grads);
+  if (task_.limit_parameters()) optimizer_.refresh_copies();
   backend_.copy(report_.window({1}, {1}), loss_);
   const Tensor& scalars = optimizer_.scalars();
   backend_.copy(report_.window(scalars.shape(), {1}, 1), scalars);

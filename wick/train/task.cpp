@@ -49,6 +49,7 @@ class DiffusionTask final : public Task {
         activations_(Residence::on(backend, config.dtype).activations),
         on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
+        objective_(objective(config)),
         model_(open_diffusion(checkpoint, reading_options(config))),
         trained_(trained_of(config, *model_)) {
     load(backend, data, block_schedule);
@@ -59,27 +60,31 @@ class DiffusionTask final : public Task {
 
   NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
-    if (data_) return next_of(*data_, *ahead_, rng);
+    if (data_) return next_of(*data_, *ahead_, rng, objective_);
     if (encodes_as_they_come()) encode_blank(*model_, blank_);
-    return noised_with(blank_, blank_ahead(), rng);
+    return noised_with(blank_, blank_ahead(), rng, objective_);
   }
 
-  // Each picture alone, several times, always with the same latents, times and noise.
+  // Each picture alone, several times, always with the same latents, times and noise: the mean of squares, whatever is
+  // trained by.
   std::optional<double> validation_loss() override {
     constexpr int64_t kEpochs = 4;
     if (!held_back_) return {};
     TrainRng rng(validation_seed());
     held_back_->batches().seek(0, 0);
     const int64_t count = kEpochs * held_back_->batches().batches_per_epoch();
+    const Objective plain{.times = objective_.times};
     double sum = 0;
     trained_.pause(true);
     for (int64_t i = 0; i < count; ++i)
-      sum += double(denoising_loss(*model_, next_of(*held_back_, *held_back_ahead_, rng)).item());
+      sum += double(denoising_loss(*model_, next_of(*held_back_, *held_back_ahead_, rng, plain)).item());
     trained_.pause(false);
     return sum / double(count);
   }
 
-  Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch); }
+  Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch, objective_.type); }
+
+  bool limit_parameters() const override { return trained_.limit(); }
 
   fs::path save(const fs::path& stem, int64_t step) override {
     const auto write_lora = [&](const std::map<std::string, Tensor>& tensors) {
@@ -119,20 +124,20 @@ class DiffusionTask final : public Task {
  private:
   uint64_t validation_seed() const { return named_seed(uint64_t(config_.seed), "validation"); }
 
-  NamedTensors next_of(LatentCache& data, LookAhead& ahead, TrainRng& rng) const {
+  NamedTensors next_of(LatentCache& data, LookAhead& ahead, TrainRng& rng, const Objective& objective) const {
     const NamedTensors rows = ahead.next(rng);
-    return noised_with(data.next(rng), rows, rng);
+    return noised_with(data.next(rng), rows, rng, objective);
   }
 
-  NamedTensors noised_with(Batch batch, const NamedTensors& ahead, TrainRng& rng) const {
+  NamedTensors noised_with(Batch batch, const NamedTensors& ahead, TrainRng& rng, const Objective& objective) const {
     for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
-    return noised(model_->process(), batch, rng, timestep_options(config_));
+    return noised(model_->process(), batch, rng, objective);
   }
 
   std::optional<FlowRun> flow_run() const {
     const Process& process = model_->process();
     if (!process.is_flow()) return {};
-    FlowRun flow{.times = timestep_options(config_),
+    FlowRun flow{.times = objective_.times,
                  .t5_tokens = model_->t5_tokens(),
                  .is_guided = model_->drawing_defaults().guidance.has_value()};
     if (!flow.times.shift) flow.times.shift = process.fixed_shift();
@@ -166,8 +171,8 @@ class DiffusionTask final : public Task {
     encode(data, before_captions, before_pictures);
     if (!encodes_as_they_come()) model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
-    if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
-    if (held_back_) held_back_ahead_.emplace(*model_, *held_back_, timestep_options(config_));
+    if (data_) ahead_.emplace(*model_, *data_, objective_.times);
+    if (held_back_) held_back_ahead_.emplace(*model_, *held_back_, objective_.times);
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
   }
 
@@ -235,6 +240,7 @@ class DiffusionTask final : public Task {
   DType activations_;
   bool on_device_;
   LoraSession session_;
+  Objective objective_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
   std::optional<EncodingCache> cache_;

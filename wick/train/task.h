@@ -28,6 +28,8 @@ class Task {
   // One f32, on the tape that is alive. Depends on the batch's values through kernels alone, so that it can be
   // replayed; unless some of them are on the host though the model is not.
   virtual Tensor loss(const NamedTensors& batch) = 0;
+  // Behind an update: brings the parameters within the limits that they are trained in. False where they have none.
+  virtual bool limit_parameters() const { return false; }
   // Writes the present parameters to `stem`, plus an extension where it is a file; returns the path written.
   virtual std::filesystem::path save(const std::filesystem::path& stem, int64_t step) = 0;
   virtual std::string describe() const = 0;  // "A LoRA of rank 32 on 722 modules, 42.6 M parameters"

@@ -78,6 +78,8 @@ class TextTask final : public Task {
     return llama_.loss(llama_(batch["tokens"], plan), {batch["targets"], batch["weights"]});
   }
 
+  bool limit_parameters() const override { return trained_.limit(); }
+
   int64_t tokens() const override { return tokens_; }
 
   // In the order of the files.

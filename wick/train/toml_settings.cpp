@@ -10,6 +10,7 @@
 #include "wick/io/file.h"
 #include "wick/io/nearest.h"
 #include "wick/io/quote.h"
+#include "wick/train/presets.h"
 
 namespace wick {
 namespace {
@@ -72,7 +73,10 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
   std::vector<std::string> known;
   for (const TrainOption& option : train_options()) known.emplace_back(option.key);
   std::map<std::string_view, std::string> given;  // by the setting's key, as the file spells it
-  for (const auto& [key, node] : parse_toml(file)) {
+  const toml::table table = parse_toml(file);
+  if (const auto preset = table["preset"].value_exact<std::string>(); preset && config.preset.empty())
+    apply_preset(config, *preset);
+  for (const auto& [key, node] : table) {
     const std::string spelling(key.str()), where = fmt::format("{}: {}", file.string(), printable(spelling));
     const TrainOption* option = find_option(spelling);
     check_usage(option, "{}: no such setting{} (`wick train --help` lists them, with _ for -)", where,

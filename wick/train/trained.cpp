@@ -47,8 +47,11 @@ Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::
                                                                : config.targets.empty() ? std::move(default_targets)
                                                                                         : config.targets,
                                                     .seed = uint64_t(config.seed),
-                                                    .dropout = float(config.lora_dropout)},
-                                         std::move(names))) {
+                                                    .dropout = float(config.lora_dropout),
+                                                    .rank_dropout = float(config.rank_dropout),
+                                                    .module_dropout = float(config.module_dropout)},
+                                         std::move(names))),
+      most_norm_(float(config.scale_weight_norms)) {
   if (!config.from.empty()) adapter_->add_file(config.from, 1, /*trainable=*/true);
 }
 
@@ -64,6 +67,12 @@ std::vector<Parameter> Trained::parameters() const {
 
 void Trained::begin_batch(TrainRng& rng) const {
   if (adapter_) adapter_->set_draw(int64_t(rng.dropout.reserve(1)));
+}
+
+bool Trained::limit() const {
+  if (!adapter_ || most_norm_ == 0) return false;
+  adapter_->limit_norms(most_norm_);
+  return true;
 }
 
 void Trained::pause(bool paused) const {

@@ -31,7 +31,9 @@ class Trained {
 
   std::vector<Parameter> parameters() const;
   void begin_batch(TrainRng& rng) const;  // draws dropout's next mask
-  void pause(bool paused) const;          // nothing is dropped out while true, as validation wants it
+  // Behind an update: brings the parameters within their limits. False where they have none, and nothing changed.
+  bool limit() const;
+  void pause(bool paused) const;  // nothing is dropped out while true, as validation wants it
 
   // Hands a LoRA's tensors, as Adapter::tensors() gives them in `dtype`, or the weights to the function that writes
   // them, and returns the path that it wrote.
@@ -45,6 +47,7 @@ class Trained {
   std::string name_;                  // "The whole UNet"
   ByPattern<double> rate_;            // Parameter::rate
   std::unique_ptr<Adapter> adapter_;  // models keep its address
+  float most_norm_ = 0;               // of what a module's LoRA adds to it; 0: any
   std::optional<Weights> weights_;
 };
 
