@@ -1,5 +1,7 @@
 #include "wick/train/picture_settings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -14,8 +16,9 @@ std::optional<double> number_or_auto(const std::string& text) {
 }
 
 // Fails where one of these settings is not at its default.
-void refuse(const TrainConfig& config, std::initializer_list<std::string_view> keys, const std::string& why) {
+void refuse(const TrainConfig& config, std::initializer_list<std::string_view> keys, std::string why) {
   static const TrainConfig defaults;
+  if (!config.preset.empty()) why += fmt::format("; is --preset {} for this model?", config.preset);
   for (const TrainOption& option : train_options())
     check_usage(std::ranges::find(keys, option.key) == keys.end() || option.toml(config) == option.toml(defaults),
                 "{}: {}", option.flag(), why);

@@ -1,0 +1,220 @@
+// Option files of kohya's scripts, and other trainers' conventions as presets.
+#include "wick/train/kohya_config.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "source_dir.h"
+#include "wick/train/presets.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KohyaConfigTest : public testing::Test {
+ protected:
+  KohyaConfig read(const std::string& text) const {
+    write_plain(file_, text);
+    return read_kohya_config(file_);
+  }
+  TrainConfig config(const std::string& more) const { return read(kLeast + more).config; }
+  void expect_refused(const std::string& more, std::initializer_list<std::string_view> parts) const {
+    expect_error([&] { read(kLeast + more); }, parts);
+    expect_error([&] { read(kLeast + more); }, {file_.string()});
+  }
+  static KohyaConfig seed(const char* name) {
+    return read_kohya_config(test::source_dir() / "fuzz/corpus/kohya_config" / name);
+  }
+
+  const std::string kLeast = "train_data_dir = 'pictures'\nresolution = 512\n";
+  TemporaryDirectory folder_;
+  const fs::path file_ = folder_ / "kohya.toml";
+};
+
+std::string toml_of(const TrainConfig& config, const char* key) { return find_option(key)->toml(config); }
+
+// The defaults of kohya's parser, not Wick's.
+TEST_F(KohyaConfigTest, LeavesOutWhatKohyaWouldDefault) {
+  const TrainConfig c = config("");
+  EXPECT_EQ(c.rank.value, 4);
+  EXPECT_EQ(c.alpha.value, 1);
+  EXPECT_EQ(c.steps, 1600);
+  EXPECT_EQ(c.lr.value, 2e-6);
+  EXPECT_EQ(c.caption_extension, ".caption");
+  EXPECT_TRUE(c.no_bucket);
+  EXPECT_EQ(c.dtype, DType::f32);
+  EXPECT_EQ(c.save_dtype, DType::f32);
+  EXPECT_EQ(c.targets,
+            (std::vector<std::string>{"unet.*.attentions.*", "text_encoder.*layers.*", "text_encoder_2.*layers.*"}));
+}
+
+TEST_F(KohyaConfigTest, SdxlIsReadAsKohyaReadsIt) {
+  const KohyaConfig read = seed("sdxl.toml");
+  const TrainConfig& c = read.config;
+  EXPECT_EQ(c.rank.value, 8);
+  EXPECT_EQ(c.alpha.value, 4);
+  EXPECT_EQ(c.conv_rank, 4);
+  EXPECT_EQ(c.conv_alpha, 2);
+  EXPECT_EQ(c.rank_dropout, 0.1);
+  EXPECT_EQ(toml_of(c, "lr"), R"([0.0002, "text_encoder.*=1e-05", "text_encoder_2.*=2e-05"])");
+  EXPECT_EQ(c.optimizer, OptimizerKind::adamw8bit);
+  EXPECT_EQ(c.weight_decay, 0.1);
+  EXPECT_EQ(c.lr_schedule, LrSchedule::cosine_with_restarts);
+  EXPECT_EQ(c.lr_scheduler_num_cycles, 2);
+  EXPECT_EQ(c.warmup.value, 2);
+  EXPECT_EQ(c.steps, 6);
+  EXPECT_EQ(c.batch_size, 2);
+  EXPECT_EQ(c.resolution, std::vector<int64_t>{64});
+  EXPECT_FALSE(c.no_bucket);
+  EXPECT_EQ(c.min_bucket_reso, 32);
+  EXPECT_EQ(c.max_bucket_reso, 128);
+  EXPECT_TRUE(c.shuffle_caption);
+  EXPECT_EQ(c.min_snr_gamma, 5);
+  EXPECT_EQ(c.noise_offset, 0.05);
+  EXPECT_EQ(c.save_dtype, DType::f16);
+  EXPECT_EQ(c.seed, 42);
+  EXPECT_EQ(c.name, "fox");
+  EXPECT_NE(std::ranges::find(read.taken, "network_dim"), read.taken.end());
+  EXPECT_EQ(std::ranges::find(read.taken, "xformers"), read.taken.end());
+  ASSERT_EQ(read.without.size(), 5u);
+  EXPECT_EQ(read.without.back(), "xformers (attention is always fused)");
+}
+
+TEST_F(KohyaConfigTest, FluxIsReadAsKohyaReadsIt) {
+  const TrainConfig c = seed("flux.toml").config;
+  EXPECT_EQ(c.model, "flux1-dev.safetensors");
+  EXPECT_EQ(c.vae, "ae.safetensors");
+  EXPECT_EQ(c.dataset, std::vector<std::string>{"set.toml"});
+  EXPECT_EQ(c.targets, (std::vector<std::string>{"transformer.double_blocks.*", "transformer.single_blocks.*",
+                                                 "text_encoder.*layers.*", "text_encoder_2.*"}));
+  EXPECT_EQ(toml_of(c, "lr"), R"([0.0001, "text_encoder.*=5e-05", "text_encoder_2.*=1e-06"])");
+  EXPECT_EQ(c.lora_plus, 4);
+  EXPECT_EQ(c.optimizer, OptimizerKind::adafactor);
+  EXPECT_EQ(c.weight_decay, 0);
+  EXPECT_EQ(c.lr_schedule, LrSchedule::constant);
+  EXPECT_EQ(c.warmup.value, 0.1);
+  EXPECT_EQ(c.epochs, 10);
+  EXPECT_EQ(c.steps, 0);
+  EXPECT_EQ(c.keep_last, 3);
+  EXPECT_EQ(c.timestep_shift, "3.1582");
+  EXPECT_EQ(c.timestep_std, 0.9);
+  EXPECT_EQ(c.train_guidance, 1);
+  EXPECT_EQ(c.loss_type, LossType::smooth_l1);
+  EXPECT_EQ(c.quantize, Quantize::fp8);
+  EXPECT_EQ(c.stream_blocks, "18");
+  EXPECT_EQ(c.dtype, DType::bf16);
+}
+
+TEST_F(KohyaConfigTest, FluxTimesAreThoseOfEachSampling) {
+  const auto flux = [&](const std::string& more) {
+    return config("ae = 'ae'\nmodel_prediction_type = 'raw'\n" + more);
+  };
+  EXPECT_EQ(flux("").timesteps, TimestepKind::uniform);
+  EXPECT_EQ(flux("").timestep_shift, "3");
+  EXPECT_EQ(flux("").train_guidance, 3.5);
+  EXPECT_EQ(flux("timestep_sampling = 'uniform'").timestep_shift, "1");
+  EXPECT_EQ(flux("timestep_sampling = 'sigmoid'").timestep_mean, "0");
+  EXPECT_EQ(flux("timestep_sampling = 'flux_shift'").timestep_shift, "auto");
+  EXPECT_EQ(flux("weighting_scheme = 'mode'").timesteps, TimestepKind::mode);
+  EXPECT_EQ(read(kLeast + "ae = 'ae'").remarks.size(), 1u) << "kohya's default is told";
+  expect_refused("ae = 'ae'\nmodel_prediction_type = 'sigma_scaled'", {"model_prediction_type", "raw", "sigma_scaled"});
+  expect_refused("ae = 'ae'\ntimestep_sampling = 'x'", {"timestep_sampling", "flux_shift", "\"x\""});
+}
+
+TEST_F(KohyaConfigTest, Sd3LossIsOfPictures) {
+  const TrainConfig c = seed("sd3.toml").config;
+  EXPECT_EQ(c.weighting_scheme, WeightingScheme::sigma_squared);
+  EXPECT_NEAR(std::stod(c.timestep_mean), 0.5 + std::log(3), 1e-12);
+  EXPECT_EQ(c.timestep_std, 1.2);
+  EXPECT_EQ(c.t5_tokens, 256);
+  EXPECT_TRUE(c.targets.empty()) << "the denoiser's own";
+  EXPECT_EQ(c.optimizer, OptimizerKind::prodigy);
+  EXPECT_EQ(c.weight_decay, 0);
+  EXPECT_EQ(config("clip_g = 'g'\nweighting_scheme = 'sigma_sqrt'").weighting_scheme, WeightingScheme::none);
+  expect_refused("clip_g = 'g'\nweighting_scheme = 'cosmap'", {"weighting_scheme", "cosmap"});
+}
+
+TEST_F(KohyaConfigTest, WhatCannotBeHonouredIsRefusedByName) {
+  expect_refused("noise_ofset = 0.1", {"noise_ofset", "did you mean noise_offset?"});
+  expect_refused("zero_terminal_snr = true", {"zero_terminal_snr", "no such setting"});
+  expect_refused("token_warmup_step = 3", {"token_warmup_step", "leave it out"});
+  expect_refused("max_token_length = 225", {"max_token_length"});
+  expect_refused("resume = 'state'", {"resume", "--resume"});
+  expect_refused("network_module = 'lycoris.kohya'", {"network_module", "networks.lora", "lycoris.kohya"});
+  expect_refused("network_args = ['algo=lokr']", {"network_args", "algo"});
+  expect_refused("network_args = ['algo']", {"network_args", "KEY=VALUE"});
+  expect_refused("optimizer_type = 'CAME'", {"optimizer_type", "AdamW8bit", "came"});
+  expect_refused("optimizer_type = 'AdaFactor'", {"optimizer_args", "relative_step=False"});
+  expect_refused("optimizer_args = ['betas=0.9,0.99']", {"optimizer_args", "betas=0.9,0.99"});
+  expect_refused("lr_scheduler = 'rex'", {"lr_scheduler", "cosine-with-restarts", "rex"});
+  expect_refused("save_model_as = 'ckpt'", {"save_model_as", "safetensors", "ckpt"});
+  expect_refused("mixed_precision = 'fp8'", {"mixed_precision", "bf16", "fp8"});
+  expect_refused("network_dim = 'big'", {"network_dim", "an integer", "big"});
+  expect_refused("text_encoder_lr = ['x']", {"text_encoder_lr", "numbers"});
+  expect_refused("network_train_unet_only = true\nnetwork_train_text_encoder_only = true", {"neither"});
+  expect_refused("dataset_config = 'a.toml'", {"train_data_dir or dataset_config", "both"});
+  expect_refused("[a]\nseed = 1\n[b]\nseed = 2", {"seed", "once"});
+  expect_error([&] { read("train_data_dir = 'a'\nresolution = '512,768'"); }, {"resolution", "512,768"});
+  expect_error([&] { read("train_data_dir = 'a'"); }, {"resolution is missing"});
+}
+
+// What asks for nothing is not refused, and "" is as if it were not there.
+TEST_F(KohyaConfigTest, NeutralValuesPass) {
+  const TrainConfig c = config(
+      "zero_terminal_snr = false\ntoken_warmup_min = 1\ncaption_dropout_every_n_epochs = 0\nmin_timestep = 0\n"
+      "max_timestep = 1000\nresume = ''\nlr_scheduler_type = ''\nmax_token_length = 75\nvae = ''\nnoise_offset = 0.0\n"
+      "max_train_epochs = 0\nnetwork_alpha = 0\nlr_warmup_steps = 100");
+  EXPECT_EQ(c.alpha.value, 4) << "0 is the rank";
+  EXPECT_EQ(c.warmup.value, 0) << "kohya's constant has none";
+  EXPECT_EQ(c.steps, 1600);
+}
+
+TEST(Presets, AreConventionsAlone) {
+  for (const Preset& preset : presets()) {
+    TrainConfig c;
+    const std::string name(preset.name);
+    apply_preset(c, name);
+    EXPECT_EQ(c.preset, name);
+    EXPECT_GT(c.rank.value, 0) << name;
+    EXPECT_GT(c.alpha.value, 0) << name;
+    EXPECT_GT(c.lr.value, 0) << name;
+    const TrainConfig untouched;
+    for (const char* key :
+         {"resolution", "device", "steps", "epochs", "batch_size", "dtype", "memory", "model", "output"})
+      EXPECT_EQ(toml_of(c, key), toml_of(untouched, key)) << name << " sets " << key;
+  }
+  TrainConfig c;
+  expect_error([&] { apply_preset(c, "kohya-flx"); }, {"--preset", "kohya-flx", "did you mean kohya-flux?"});
+}
+
+TEST(Presets, NumbersAreTheTools) {
+  const auto with = [](const char* name, const char* key) {
+    TrainConfig c;
+    apply_preset(c, name);
+    return toml_of(c, key);
+  };
+  EXPECT_EQ(with("kohya-sdxl", "alpha"), "16.0");
+  EXPECT_EQ(with("kohya-flux", "alpha"), "1.0");
+  EXPECT_EQ(with("ai-toolkit-flux", "ema"), "0.99");
+  EXPECT_EQ(with("ai-toolkit-flux", "timestep_mean"), "\"0\"");
+  EXPECT_EQ(with("onetrainer-sd3", "lr"), "0.0003");
+  EXPECT_EQ(with("onetrainer-sdxl", "noise_offset"), "0.05");
+}
+
+// A file's own settings win over its preset, and flags' preset stands in for the file's.
+TEST(Presets, ComeBeforeAllElse) {
+  const TemporaryDirectory folder;
+  write_plain(folder / "c.toml", "rank = 7\npreset = \"kohya-flux\"\n");
+  TrainConfig c;
+  read_toml(c, folder / "c.toml");
+  EXPECT_EQ(c.rank.value, 7);
+  EXPECT_EQ(c.alpha.value, 1);
+  TrainConfig again;
+  write_plain(folder / "again.toml", to_toml(c));
+  read_toml(again, folder / "again.toml");
+  EXPECT_EQ(to_toml(again), to_toml(c));
+}
+
+}  // namespace
+}  // namespace wick
