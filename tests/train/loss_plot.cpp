@@ -31,12 +31,31 @@ TEST(LossPlot, TheMeanIsCentred) {
 TEST(LossPlot, DrawsOneToManyPoints) {
   for (const int64_t count : {1, 2, 500}) {
     std::vector<LossPoint> points;
-    for (int64_t i = 1; i <= count; ++i) points.push_back({i, 1 / double(i)});
-    const Image image = plot_loss(points);
+    for (int64_t i = 1; i <= count; ++i) points.push_back({i, 1 / double(i), 1e-4 / double(i)});
+    const Image image = plot_loss(points, "fox: a LoRA of rank 4 on sdxl");
     const auto dark = std::count_if(image.rgb.begin(), image.rgb.end(), [](uint8_t c) { return c < 100; });
     EXPECT_GT(dark, 3000);
     EXPECT_EQ(image.rgb.size(), size_t(image.width) * size_t(image.height) * 3);
   }
+}
+
+int64_t pixels_like(const Image& image, int r, int g, int b) {
+  int64_t count = 0;
+  for (size_t i = 0; i < image.rgb.size(); i += 3)
+    count += std::abs(image.rgb[i] - r) + std::abs(image.rgb[i + 1] - g) + std::abs(image.rgb[i + 2] - b) < 60;
+  return count;
+}
+
+TEST(LossPlot, ShowsTitleRateAndValidation) {
+  std::vector<LossPoint> points;
+  for (int64_t i = 1; i <= 100; ++i) points.push_back({i, 2 + std::sin(double(i)), 1e-4 * double(i)});
+  const Image plain = plot_loss(points, "");
+  EXPECT_EQ(pixels_like(plain, 200, 70, 30), 0);
+  EXPECT_GT(pixels_like(plain, 150, 155, 165), 500) << "the rate's line";
+  points[49].validation = 2.5;
+  const Image validated = plot_loss(points, std::string(500, 'W'));  // wider than the picture: cut
+  EXPECT_GT(pixels_like(validated, 200, 70, 30), 20);
+  EXPECT_GT(pixels_like(validated, 40, 44, 52), pixels_like(plain, 40, 44, 52) + 1000) << "the title";
 }
 
 }  // namespace

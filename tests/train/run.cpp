@@ -116,9 +116,16 @@ TEST_F(RunTest, LeavesEverythingItPromises) {
   std::istringstream metrics(read_plain(out / "metrics.jsonl"));
   std::string expected = file_version_record(0);
   for (std::string line; std::getline(metrics, line);) {
-    const auto step = nlohmann::json::parse(line);
+    const auto step = nlohmann::ordered_json::parse(line);
     ScalarEvent event{.wall_time = step["time"], .step = step["step"]};
     for (const char* tag : {"loss", "lr", "grad_norm"}) event.scalars.emplace_back(tag, step[tag].get<float>());
+    double squares = 0;
+    for (const auto& [part, norm] : step["grad_norms"].items()) {
+      event.scalars.emplace_back("grad_norm/" + part, norm.get<float>());
+      squares += std::pow(norm.get<double>(), 2);
+    }
+    EXPECT_NEAR(std::sqrt(squares) / step["grad_norm"].get<double>(), 1, 1e-5) << "the parts are the whole";
+    EXPECT_EQ(step["grad_norms"].size(), 3u);
     expected += scalar_record(event);
   }
   EXPECT_EQ(read_plain(events), expected);

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "wick/io/image.h"
@@ -11,11 +13,13 @@ namespace wick {
 
 struct LossPoint {
   int64_t step = 0;
-  double loss = 0;
+  double loss = 0, lr = 0;
+  std::optional<double> validation = {};
 };
 
-// Each step's loss in a light colour, their moving average in a dark one. `points` are finite and ordered by step.
-Image plot_loss(const std::vector<LossPoint>& points);
+// Each step's loss in a light colour, their moving average in a dark one, losses of validation as dots, and the
+// learning rate by an axis of its own. `points` are finite and ordered by step.
+Image plot_loss(const std::vector<LossPoint>& points, const std::string& title);
 
 // The mean over `window` points around each, fewer at the curve's ends.
 std::vector<double> smoothed(const std::vector<LossPoint>& points, size_t window);

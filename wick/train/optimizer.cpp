@@ -158,6 +158,10 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options
     rule_states_.push_back(NewStates(p)(kind));
     if (options_.average > 0) averages_.push_back(clone(p.value));
   }
+  std::vector<std::string> names;
+  for (const Parameter& p : parameters_) names.push_back(p.name);
+  parts_ = model_parts_of(names);
+  sums_by_part_ = zeros({int64_t(parts_.names.size())}, DType::f32, parameters_.front().value.memory());
   constexpr float kFirstLossScale = 65536;
   scalars_ = zeros({scalars_of(kind)}, DType::f32, parameters_.front().value.memory());
   if (kind == OptimizerKind::prodigy) write_scalar(kProdigyD, kProdigyFirstD);
@@ -216,12 +220,12 @@ void Optimizer::refresh_copies() const {
 void Optimizer::update(const Grads& grads) {
   std::vector<Tensor> kept;  // gradients that had to be made contiguous live until the update is done
   std::vector<OptimizerSlot> slots;
-  std::vector<View> views;
+  std::vector<std::vector<View>> by_part(parts_.names.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor grad = grads[parameters_[i].value];
     if (!grad) continue;
     kept.push_back(contiguous(grad));
-    views.push_back(kept.back());
+    by_part[parts_.of[i]].push_back(kept.back());
     const Parameter& p = parameters_[i];
     OptimizerSlot& slot = slots.emplace_back(OptimizerSlot{.param = p.value, .grad = kept.back(), .rate = p.rate});
     for (const State& state : rule_states_[i]) slot.states.push_back(state.value);
@@ -232,7 +236,9 @@ void Optimizer::update(const Grads& grads) {
         name_of(options_.rule.kind));
 
   Backend& backend = parameters_.front().value.backend();
-  backend.sum_of_squares(scalar(kSumOfSquares), views);
+  for (size_t k = 0; k < by_part.size(); ++k)
+    backend.sum_of_squares(sums_by_part_.window({1}, {1}, int64_t(k)), by_part[k]);
+  backend.sum(scalar(kSumOfSquares), sums_by_part_);
   backend.optimizer_step(slots,
                          {.rule = options_.rule,
                           .max_grad_norm = options_.max_grad_norm,

@@ -8,6 +8,7 @@
 #include "wick/autograd/tape.h"
 #include "wick/nn/weights.h"
 #include "wick/train/config.h"
+#include "wick/train/model_parts.h"
 
 namespace wick {
 
@@ -47,6 +48,9 @@ class Optimizer {
   void update(const Grads& grads);
   // The scalars after an update: f32 [scalars_of(the rule)], beside the parameters.
   const Tensor& scalars() const { return scalars_; }
+  // The sums of squares of the gradients as they are, by part of the model: f32 [parts].
+  const Tensor& sums_by_part() const { return sums_by_part_; }
+  const std::vector<std::string>& part_names() const { return parts_.names; }
   // The gradient with which backward starts, one f32: 1 unless the loss is scaled.
   Tensor loss_scale() const { return scalar(kLossScale); }
 
@@ -81,6 +85,8 @@ class Optimizer {
   std::vector<Tensor> averages_;
   std::vector<Tensor> put_aside_;  // on the host, while schedule-free's averages are in the parameters' place
   Tensor scalars_;
+  ModelParts parts_;
+  Tensor sums_by_part_;
 };
 
 // Sums gradients over micro-batches, in the order of the calls. It takes what a tape gives, or tensors made without one

@@ -19,10 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFoundLr = "d*lr";
+constexpr const char *kFoundLr = "d*lr", *kPartNorms = "grad_norms";
 
 std::string metrics_line(const StepRecord& r) {
   nlohmann::ordered_json line = {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}};
+  for (const auto& [part, norm] : r.part_norms) line[kPartNorms][part] = norm;
   if (r.found_lr) line[kFoundLr] = *r.found_lr;
   if (r.val_loss) line["val_loss"] = *r.val_loss;
   line["seconds"] = r.seconds;
@@ -34,6 +35,7 @@ std::string event_record(const StepRecord& r) {
   ScalarEvent event{.wall_time = r.time,
                     .step = r.step,
                     .scalars = {{"loss", float(r.loss)}, {"lr", float(r.lr)}, {"grad_norm", float(r.grad_norm)}}};
+  for (const auto& [part, norm] : r.part_norms) event.scalars.emplace_back("grad_norm/" + part, float(norm));
   if (r.found_lr) event.scalars.emplace_back(kFoundLr, float(*r.found_lr));
   if (r.val_loss) event.scalars.emplace_back("val_loss", float(*r.val_loss));
   return scalar_record(event);
@@ -46,7 +48,7 @@ std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
   if (!fs::exists(file, ignored)) return records;
   std::istringstream lines(read_file(file));
   for (std::string line; int64_t(records.size()) < last && std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
     const auto number = [&](const char* key) { return json.is_object() ? json.value(key, 0.0) : 0.0; };
     if (number("step") != double(records.size() + 1)) break;
     records.push_back({.step = int64_t(records.size()) + 1,
@@ -56,6 +58,9 @@ std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
                        .seconds = number("seconds"),
                        .time = number("time")});
     if (json.contains(kFoundLr)) records.back().found_lr = number(kFoundLr);
+    if (json.contains(kPartNorms) && json[kPartNorms].is_object())
+      for (const auto& [part, norm] : json[kPartNorms].items())
+        if (norm.is_number()) records.back().part_norms.emplace_back(part, norm.get<double>());
     if (json.contains("val_loss")) records.back().val_loss = number("val_loss");
   }
   return records;
@@ -91,8 +96,9 @@ void AppendedFile::sync() {
   check(fdatasync(fd_) == 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
 }
 
-RunLog::RunLog(const fs::path& output, int64_t step)
+RunLog::RunLog(const fs::path& output, int64_t step, std::string title)
     : output_(output),
+      title_(std::move(title)),
       records_(read_metrics(output / "metrics.jsonl", step)),
       metrics_(output / "metrics.jsonl", text_of(records_, metrics_line, "")),
       events_(output / "logs" / "events.out.tfevents.wick",  // TensorBoard knows them by "tfevents"
@@ -111,8 +117,8 @@ void RunLog::sync() {
 
 void RunLog::draw_plot() const {
   std::vector<LossPoint> points;
-  for (const StepRecord& r : records_) points.push_back({r.step, r.loss});
-  if (!points.empty()) write_image(output_ / "loss.png", plot_loss(points));
+  for (const StepRecord& r : records_) points.push_back({r.step, r.loss, r.lr, r.val_loss});
+  if (!points.empty()) write_image(output_ / "loss.png", plot_loss(points, title_));
 }
 
 }  // namespace wick

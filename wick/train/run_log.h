@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace wick {
@@ -21,6 +22,7 @@ struct StepRecord {
   std::optional<double> val_loss = {};  // after the step, where it was asked for
   // With Prodigy the rate that it found by then: its estimate d times lr, which sd-scripts logs as d*lr too.
   std::optional<double> found_lr = {};
+  std::vector<std::pair<std::string, double>> part_norms = {};  // of grad_norm, by part of the model
 };
 
 // A file that begins anew with `content`, and is not a link to one elsewhere.
@@ -41,14 +43,16 @@ class AppendedFile {
 class RunLog {
  public:
   // Keeps the records in `output` of steps 1 to `step`, and nothing else.
-  RunLog(const std::filesystem::path& output, int64_t step);
+  RunLog(const std::filesystem::path& output, int64_t step, std::string title);
 
   void add(const StepRecord& record);
   void sync();             // before the state is saved, which must not be ahead of its log
   void draw_plot() const;  // loss.png
+  const std::vector<StepRecord>& records() const { return records_; }
 
  private:
   std::filesystem::path output_;
+  std::string title_;
   std::vector<StepRecord> records_;
   AppendedFile metrics_, events_;
 };

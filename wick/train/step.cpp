@@ -1,5 +1,7 @@
 #include "wick/train/step.h"
 
+#include <cmath>
+
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
@@ -16,13 +18,17 @@ int64_t numel(const std::vector<Parameter>& parameters) {
 
 StepOutcome StepReport::wait() const {
   const float* values = static_cast<const float*>(bytes_->data());
-  const float* scalars = values + 1;
+  const float* scalars = values + 1 + parts_;
   const bool has_estimate = optimizer_ == OptimizerKind::prodigy;
-  return {.loss = values[0],
-          .grad_norm = scalars[kGradNorm],
-          .loss_scale = scalars[kLossScale],
-          .halted = scalars[kHalted] != 0,
-          .estimate = has_estimate ? std::optional(scalars[kProdigyD]) : std::nullopt};
+  StepOutcome outcome{.loss = values[0],
+                      .grad_norm = scalars[kGradNorm],
+                      .loss_scale = scalars[kLossScale],
+                      .halted = scalars[kHalted] != 0,
+                      .estimate = has_estimate ? std::optional(scalars[kProdigyD]) : std::nullopt};
+  const float all = scalars[kSumOfSquares];
+  for (size_t i = 0; i < parts_; ++i)
+    outcome.norms_by_part.push_back(all > 0 ? outcome.grad_norm * std::sqrt(values[1 + i] / all) : 0);
+  return outcome;
 }
 
 TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph)
@@ -34,7 +40,7 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool 
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
   loss_ = zeros({1}, DType::f32, memory);
-  report_ = zeros({1 + optimizer.scalars().numel()}, DType::f32, memory);
+  report_ = zeros({1 + optimizer.sums_by_part().numel() + optimizer.scalars().numel()}, DType::f32, memory);
   if (accumulate > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);
 }
 
@@ -52,8 +58,8 @@ StepReport TrainStep::operator()(TrainRng& rng, float lr) {
                     [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
     recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums()); });
   }
-  return {backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)),
-          optimizer_.kind()};
+  return {backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)), optimizer_.kind(),
+          optimizer_.part_names().size()};
 }
 
 void TrainStep::begin() {
@@ -93,8 +99,11 @@ void TrainStep::finish(const Grads& grads) {
   optimizer_.update(grads);
   if (task_.limit_parameters()) optimizer_.refresh_copies();
   backend_.copy(report_.window({1}, {1}), loss_);
-  const Tensor& scalars = optimizer_.scalars();
-  backend_.copy(report_.window(scalars.shape(), {1}, 1), scalars);
+  int64_t at = 1;
+  for (const Tensor& values : {optimizer_.sums_by_part(), optimizer_.scalars()}) {
+    backend_.copy(report_.window(values.shape(), {1}, at), values);
+    at += values.numel();
+  }
 }
 
 }  // namespace wick

@@ -14,18 +14,20 @@ namespace wick {
 struct StepOutcome {
   float loss, grad_norm, loss_scale;
   bool halted;  // the loss or the norm was not finite: neither this step nor a later one changed anything
-  std::optional<float> estimate = {};  // Prodigy's d behind the step
+  std::optional<float> estimate = {};     // Prodigy's d behind the step
+  std::vector<float> norms_by_part = {};  // of grad_norm, as Optimizer::part_names()
 };
 
 class StepReport {
  public:
-  StepReport(std::unique_ptr<Readback> bytes, OptimizerKind optimizer)
-      : bytes_(std::move(bytes)), optimizer_(optimizer) {}
+  StepReport(std::unique_ptr<Readback> bytes, OptimizerKind optimizer, size_t parts)
+      : bytes_(std::move(bytes)), optimizer_(optimizer), parts_(parts) {}
   StepOutcome wait() const;
 
  private:
   std::unique_ptr<Readback> bytes_;
   OptimizerKind optimizer_;
+  size_t parts_;
 };
 
 class TrainStep {
@@ -48,7 +50,7 @@ class TrainStep {
   int64_t accumulate_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
-  Tensor report_;  // [1 + scalars]: the loss, and the optimizer's
+  Tensor report_;  // [1 + parts + scalars]: the loss, and the optimizer's
   Tensor sums_;    // of gradients, all parameters concatenated; empty where a step is one batch
   Recorder recorder_;
 };

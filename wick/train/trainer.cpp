@@ -206,7 +206,8 @@ class Run {
     if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
     std::error_code missing;
     const fs::file_time_type drawn = fs::last_write_time(output_ / "loss.png", missing);
-    if (missing || drawn < fs::last_write_time(resumed_->path())) RunLog(output_, resumed_->state().step).draw_plot();
+    if (missing || drawn < fs::last_write_time(resumed_->path()))
+      RunLog(output_, resumed_->state().step, title()).draw_plot();
     progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                               output_.string(), resumed_->state().step, config_.steps));
     return true;
@@ -224,7 +225,7 @@ class Run {
     optimizer_.emplace(task_->parameters(), options);
     train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
     if (resumed_) go_on();
-    log_.emplace(output_, step_);
+    log_.emplace(output_, step_, title());
     progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
                               resumed_ ? fmt::format(", going on after step {}", step_) : ""));
   }
@@ -326,6 +327,9 @@ class Run {
                       .grad_norm = skipped ? 0 : double(outcome.grad_norm),
                       .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
                       .time = unix_time()};
+    const std::vector<std::string>& parts = optimizer_->part_names();
+    for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i)
+      record.part_norms.emplace_back(parts[i], skipped ? 0 : double(outcome.norms_by_part[i]));
     if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
     if (is_validated(record.step)) {
       record.val_loss = validation_loss();
@@ -451,6 +455,14 @@ class Run {
     return all;
   }
 
+  // Of the curve and the page: "fox: a LoRA of sdxl".
+  std::string title() const {
+    const std::string what = config_.train == TrainMode::lora   ? "a LoRA of "
+                             : config_.train == TrainMode::full ? "all of "
+                                                                : "the VAE of ";
+    return config_.name + ": " + what +
+           fs::path(config_.model.empty() ? config_.transformer : config_.model).filename().string();
+  }
   bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_folder() const { return output_ / "state"; }
   fs::path data_list() const { return state_folder() / "dataset.sha256"; }
