@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "infotext.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/pipelines/infotext.h"
 
 namespace wick::cli {
 namespace {

@@ -64,6 +64,8 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   print_row("activations", plan.activations, "forward and backward, gradients and scratch among them");
   if (plan.encoding > plan.step())
     print_row("encoding", plan.encoding, "the pictures, before the first step, which takes less");
+  if (plan.previews > plan.step())
+    print_row("previews", plan.previews, "while they are made between steps, which take less");
   if (plan.gaps() > 0) print_row("gaps", plan.gaps(), "between tensors");
   if (plan.device.workspace > 0)
     print_row("workspace", plan.device.workspace, "allowance for tensors that lie otherwise than planned");
@@ -124,13 +126,10 @@ void print_picture_plan(const InferencePlan& plan, const TrainConfig& config, Si
 }
 
 nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
-  return {{"weights", plan.weights},
-          {"adapter", plan.adapter},
-          {"optimizer", plan.optimizer},
-          {"activations", plan.activations},
-          {"encoding", plan.encoding},
-          {"gaps", plan.gaps()},
-          {"beside", plan.device.workspace + plan.device.context},
+  return {{"weights", plan.weights},     {"adapter", plan.adapter},
+          {"optimizer", plan.optimizer}, {"activations", plan.activations},
+          {"encoding", plan.encoding},   {"previews", plan.previews},
+          {"gaps", plan.gaps()},         {"beside", plan.device.workspace + plan.device.context},
           {"total", plan.total()}};
 }
 

@@ -33,5 +33,16 @@ TEST(EventFile, BytesAreTensorFlows) {
             record_of(time + "\x10\x03\x2a\x18" + loss + lr));
 }
 
+// As TensorBoard's own protobufs write them.
+TEST(EventFile, PicturesAndTextsAreTensorBoards) {
+  const std::string time("\x09\0\0\0\0\0\0\xf8\x3f\x10\x03\x2a", 12);
+  EXPECT_EQ(image_record({1.5, 3, "a", 300, 2, "PNG"}),
+            record_of(time + "\x13\x0a\x11\x0a\x01"
+                             "a\"\x0c\x08\x02\x10\xac\x02\x18\x03\"\x03PNG"));
+  EXPECT_EQ(text_record({1.5, 3, "a", "hi"}), record_of(time + "\x1d\x0a\x1b\x0a\x01"
+                                                               "aB\x0c\x08\x07\x12\x04\x12\x02\x08\x01"
+                                                               "B\x02hiJ\x08\x0a\x06\x0a\x04text"));
+}
+
 }  // namespace
 }  // namespace wick

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "device.h"
+#include "io/files.h"
 #include "source_dir.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/picture_settings.h"
@@ -84,6 +85,28 @@ void expect_planned(TrainConfig config) {
 }
 
 TEST(Plan, ALora) { expect_planned({.rank = 4, .alpha = 4}); }
+// Between steps a preview takes what is planned.
+TEST(Plan, Previews) {
+  const TemporaryDirectory folder;
+  write_plain(folder / "p.txt", "a heart --w 256 --h 128 --s 3\na star --n dull --l 3 --w 64 --h 64 --s 3\n");
+  TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .resolution = {128}};
+  config.sample_prompts = folder / "p.txt";
+  const DeviceKind kind = device_kind(test::backend().name());
+  const MemoryPlan plan = plan_memory(config, kModel, kind);
+  EXPECT_GT(plan.previews, plan.step());
+  EXPECT_GE(plan.taken, plan.previews);
+
+  Memory& memory = test::memory();
+  const size_t before = memory.in_use();
+  const Dataset dataset =
+      one_batch(config, bucket_options(open_diffusion(kModel)->latents(), config.resolution), plan.bucket);
+  const auto task = make_task(config, kModel, test::backend(),
+                              {.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}}, {});
+  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
+  memory.reset_peak();
+  for (const size_t i : {0, 1}) task->preview(i, [](int64_t, int64_t) {});
+  expect_close(plan.previews, memory.peak() - before, kind.workspace, "previews");
+}
 TEST(Plan, ALargerRank) { expect_planned({.rank = 64, .alpha = 64}); }
 TEST(Plan, Batches) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4}); }
 TEST(Plan, AHigherResolution) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .resolution = {256}}); }

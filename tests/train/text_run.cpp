@@ -124,6 +124,27 @@ void expect_told(const Outcome& outcome, std::initializer_list<std::string_view>
   for (const std::string_view part : parts) EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out << part;
 }
 
+// A prompt is continued as `generate` continues it with the result, and nothing else changes.
+TEST_F(TextRunTest, PreviewsAreWhatGenerateWrites) {
+  write_plain(folder_ / "p.txt", "Once upon a time\nWhat is --s 5\n");
+  const std::string prompts = (folder_ / "p.txt").string();
+  const Outcome outcome = train("out", {"--sample-prompts", prompts, "--sample-every", "4", "--save-dtype", "f32"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* step : {"000000", "000004", "000008"})
+    EXPECT_TRUE(fs::exists(folder_ / "out/samples" / (std::string("lora-") + step + "-01.txt"))) << outcome.out;
+  const Outcome text = ChildProcess({"generate", "--model", (folder_ / "model").string(), "--lora",
+                                     (folder_ / "out/lora").string(), "--prompt", "What is", "--max-tokens", "5",
+                                     "--temperature", "0", "--device", std::string(test::backend().name())},
+                                    folder_.path())
+                           .wait();
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(read_plain(folder_ / "out/samples/lora-000008-01.txt"), text.out);
+  ASSERT_EQ(train("plain", {"--save-dtype", "f32"}).code, 0);
+  EXPECT_EQ(logged(folder_ / "plain"), logged(folder_ / "out"));
+  write_plain(folder_ / "p.txt", "x --w 64\n");
+  expect_one_line(train("bad", {"--sample-prompts", prompts}), {"p.txt: line 1: --w", "for pictures"});
+}
+
 TEST_F(TextRunTest, LeavesAnAdapterThatGenerateTakes) {
   const Outcome outcome = train("out", {"--dataset", "a.jsonl", "b.jsonl", "--val", "val.jsonl", "--val-every", "3"});
   expect_told(outcome, {"31 documents", "in the loss", "rows of 48 tokens", "padding", "Memory on", "tokens/s",

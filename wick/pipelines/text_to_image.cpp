@@ -136,16 +136,17 @@ Tensor TextToImage::noise(const Batch& batch) const {
   return (starts.size() == 1 ? starts.front() : cat(starts, 0)).to(model_.memory());
 }
 
-NamedTensors TextToImage::encoded(bool negative, const std::optional<std::string>& text) const {
-  const auto found = encoded_.find({negative, text});
+NamedTensors TextToImage::encoded(const Text& text) const {
+  const auto found = encoded_.find(text);
   if (found != encoded_.end()) return found->second;
-  return model_.encode_text(negative ? model_.negative(text) : model_.caption(*text));
+  return model_.encode_text(text.is_negative ? model_.negative(text.text) : model_.caption(*text.text));
 }
 
 void TextToImage::encode(const Batch& requests) {
   for (const ImageRequest& request : requests) {
-    if (request.cfg != 1) encoded_.try_emplace({true, request.negative}, encoded(true, request.negative));
-    encoded_.try_emplace({false, request.prompt}, encoded(false, request.prompt));
+    const Text negative{true, request.negative}, prompt{false, request.prompt};
+    if (request.cfg != 1) encoded_.try_emplace(negative, encoded(negative));
+    encoded_.try_emplace(prompt, encoded(prompt));
   }
 }
 
@@ -167,8 +168,8 @@ Tensor TextToImage::fresh_noise(const Batch& batch, size_t index) const {
 NamedTensors TextToImage::conditioning(const Batch& batch) const {
   std::vector<NamedTensors> texts;
   if (batch.front().cfg != 1)
-    for (const ImageRequest& request : batch) texts.push_back(encoded(/*negative=*/true, request.negative));
-  for (const ImageRequest& request : batch) texts.push_back(encoded(/*negative=*/false, request.prompt));
+    for (const ImageRequest& request : batch) texts.push_back(encoded({true, request.negative}));
+  for (const ImageRequest& request : batch) texts.push_back(encoded({false, request.prompt}));
   NamedTensors parts = model_.joined(texts);
   std::vector<PictureFrame> frames;
   for (size_t i = 0; i < texts.size(); ++i) {

@@ -1,6 +1,7 @@
 // Text to image with a latent diffusion model and classifier-free guidance (Ho and Salimans, 2022).
 #pragma once
 
+#include <compare>
 #include <functional>
 #include <limits>
 #include <map>
@@ -89,6 +90,16 @@ class TextToImage {
   // What the memory that a batch takes depends on, beside its first request: the shapes of all that the model is told.
   std::string shapes(const Batch& batch) const;
 
+  // A prompt, or the text that guidance leads away from; and texts with all that encoders made of them.
+  struct Text {
+    bool is_negative;
+    std::optional<std::string> text;
+    auto operator<=>(const Text&) const = default;
+  };
+  using Encoded = std::map<Text, NamedTensors>;
+  // These texts are not encoded again: their encoders may be gone.
+  void remember(const Encoded& texts) { encoded_ = texts; }
+
   // The stages: noise [B, h, w, C] of unit variance -> latents -> pictures [B, H, W, 3] in about [-1, 1]. `tile` is
   // that of ImageRequest.
   Tensor noise(const Batch& batch) const;
@@ -108,8 +119,7 @@ class TextToImage {
   void rehearse(const Batch& batch);
   Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step, int64_t most_steps);
   void encode(const Batch& requests);  // and remembers what becomes of their texts
-  // A negative's, or a prompt's.
-  NamedTensors encoded(bool negative, const std::optional<std::string>& text) const;
+  NamedTensors encoded(const Text& text) const;
   Tensor fresh_noise(const Batch& batch, size_t index) const;
   NamedTensors conditioning(const Batch& batch) const;
   const NamedTensors& parts_ahead(const Batch& batch, const Sampler& sampler, const NamedTensors& parts);
@@ -119,7 +129,7 @@ class TextToImage {
   Tensor predict(const ImageRequest& request, const Tensor& x, const NamedTensors& parts, bool skips) const;
 
   const Diffusion& model_;
-  std::map<std::pair<bool, std::optional<std::string>>, NamedTensors> encoded_;
+  Encoded encoded_;
   std::map<std::string, Canvas> canvases_;
   std::map<std::string, NamedTensors> ahead_;  // on the host, by texts and timesteps
 };

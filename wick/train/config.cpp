@@ -459,6 +459,13 @@ std::vector<TrainOption> listed_options() {
   add("save_every_epochs", Subject::output, &C::save_every_epochs, "Also save each so many epochs", {.fixed = false});
   add("save_every_minutes", Subject::output, &C::save_every_minutes, "Also save each so many minutes",
       {.max = 1e6, .fixed = false});
+  add("sample_prompts", Subject::output, &C::sample_prompts,
+      "Text file of a prompt a line, each drawn or continued before the first step, behind the last and in between; "
+      "with kohya's flags behind it: --n, --w, --h, --d, --l, --g, --s, --ss",
+      {.fixed = false, .item = "FILE"});
+  add("sample_every", Subject::output, &C::sample_every,
+      "Steps from one such preview to the next; 0: when something is saved", {.fixed = false});
+  add("sample_every_epochs", Subject::output, &C::sample_every_epochs, "Epochs likewise", {.fixed = false});
   add("keep_last", Subject::output, &C::keep_last, "How many of those saved on the way are kept, the newest; 0: all",
       {.fixed = false});
   add("state_every_minutes", Subject::output, &C::state_every_minutes,
@@ -573,7 +580,9 @@ std::span<const TrainAlias> train_aliases() {
                                         {"bucket_reso_steps", "bucket_step"},
                                         {"bucket_no_upscale", "no_upscale"},
                                         {"save_every_n_steps", "save_every"},
-                                        {"save_every_n_epochs", "save_every_epochs"}};
+                                        {"save_every_n_epochs", "save_every_epochs"},
+                                        {"sample_every_n_steps", "sample_every"},
+                                        {"sample_every_n_epochs", "sample_every_epochs"}};
   return kAll;
 }
 
@@ -662,6 +671,10 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
   check_usage(config.quantize != Quantize::none || !config.memory.empty() || config.keep_precision.empty(),
               "--keep-precision: expected a --quantize or --memory with it");
+  check_usage(!config.sample_prompts.empty() || (config.sample_every == 0 && config.sample_every_epochs == 0),
+              "--sample-every: says when previews are made; expected their --sample-prompts with it");
+  check_usage(config.sample_prompts.empty() || config.train != TrainMode::vae,
+              "--sample-prompts: --train vae has no denoiser to draw with; expected none");
   config.masked_loss = config.masked_loss || config.alpha_mask;
   check_usage(!config.alpha_mask || config.conditioning_data_dir.empty(),
               "--alpha-mask and --conditioning-data-dir: expected one of them");
@@ -674,7 +687,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (auto* paths : {&config.dataset, &config.val})
     for (std::string& path : *paths) absolute(path);
   if (config.cache != "none") absolute(config.cache);
-  for (std::string* path : {&config.output, &config.from, &config.conditioning_data_dir, &config.reg_data_dir})
+  for (std::string* path :
+       {&config.output, &config.from, &config.conditioning_data_dir, &config.reg_data_dir, &config.sample_prompts})
     absolute(*path);
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);

@@ -154,6 +154,9 @@ struct TrainConfig {
   int64_t save_every = 0;           // steps; 0: at the end only
   int64_t save_every_epochs = 0;    // likewise
   double save_every_minutes = 0;    // likewise
+  std::string sample_prompts;       // a file (train/sample_prompts.h)
+  int64_t sample_every = 0;         // steps; 0 with epochs 0: when something is saved
+  int64_t sample_every_epochs = 0;  // likewise
   int64_t keep_last = 0;            // of what these save; 0: all
   double state_every_minutes = -1;  // -1: 10, or 0 with --train full
   bool resume = false;

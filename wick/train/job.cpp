@@ -9,6 +9,7 @@
 #include "wick/pipelines/model_folder.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/picture_settings.h"
+#include "wick/train/previews.h"
 #include "wick/train/text_task.h"
 
 namespace wick {
@@ -22,6 +23,7 @@ class PictureJob final : public Job {
       : config_(config), checkpoint_(checkpoint), model_(open_diffusion(checkpoint, reading_options(config))) {
     check_kind(config, ModelKind::pictures);
     check_settings(config, *model_);
+    PicturePreviews(config, *model_);  // are understood
     dataset_ = Dataset::scan(picture_sources(config, model_->latents()), progress);
     check_dataset(config, dataset_);
     if (!config.val.empty()) held_back_ = Dataset::scan(held_back_sources(config, model_->latents()), progress);
@@ -125,6 +127,7 @@ class TextJob final : public Job {
     // All of a small data set may fit in less than a row.
     row_length_ = config.no_packing ? 0 : std::min(length, train_.tokens);
     has_end_ = encoder.has_end();
+    if (!config.sample_prompts.empty()) TextPreviews(config, model, train_.conversations > 0);  // are understood
   }
 
   Size largest() const override {

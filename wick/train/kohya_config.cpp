@@ -65,6 +65,9 @@ constexpr std::string_view kSame[] = {"alpha_mask",
                                       "reg_data_dir",
                                       "save_every_n_epochs",
                                       "save_every_n_steps",
+                                      "sample_every_n_epochs",
+                                      "sample_every_n_steps",
+                                      "sample_prompts",
                                       "scale_weight_norms",
                                       "seed",
                                       "shuffle_caption",
@@ -73,7 +76,8 @@ constexpr std::string_view kSame[] = {"alpha_mask",
                                       "train_batch_size",
                                       "vae"};
 // Of kSame, those whose 0 says that there is none.
-constexpr std::string_view kZeroIsNone[] = {"max_train_epochs", "max_train_steps", "t5xxl_max_token_length"};
+constexpr std::string_view kZeroIsNone[] = {"max_train_epochs", "max_train_steps", "sample_every_n_epochs",
+                                            "sample_every_n_steps", "t5xxl_max_token_length"};
 
 // Keys that mean nothing here, and why.
 struct IdleKey {
@@ -124,6 +128,7 @@ constexpr IdleKey kIdle[] = {{"cache_info", kOwnLoading},
                              {"no_half_vae", "the VAE's dtype is the model's own choice"},
                              {"no_metadata", "the file tells the run's settings"},
                              {"persistent_data_loader_workers", kOwnLoading},
+                             {"sample_at_first", kAlways},
                              {"sample_sampler", "lines of --sample-prompts say --ss"},
                              {"save_last_n_epochs_state", kOwnState},
                              {"save_last_n_steps_state", kOwnState},

@@ -162,6 +162,8 @@ std::string MemoryChoices::in_words() const {
                                    readable_bytes(least.plan.total() - request.size), way_in_words(least));
     if (least.plan.encoding > least.plan.step())
       text += "; most of it while pictures and captions are encoded, before the first step";
+    else if (least.plan.previews > least.plan.step())
+      text += "; most of it while previews are made: --sample-prompts with smaller pictures need less";
     else if (least.host_is_full)
       text += fmt::format("; more would be streamed than the {} of --host-memory hold",
                           readable_bytes(request.host->locked));

@@ -195,6 +195,7 @@ void check_apart(const TrainConfig& config, const Checkpoint& model) {
           config.output, model.name());
   check_not_a_result(config, "--model", model.path());
   if (!config.from.empty()) check_not_a_result(config, "--from", config.from);
+  if (!config.sample_prompts.empty()) check_not_a_result(config, "--sample-prompts", config.sample_prompts);
   for (const auto& [part, path] : model_files(config).parts) check_not_a_result(config, part_flag(part).c_str(), path);
 }
 

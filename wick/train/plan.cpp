@@ -102,6 +102,11 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
   plan.adapter = memory.held(Purpose::adapter);
   plan.optimizer = memory.held(Purpose::optimizer);
   plan.activations = memory.peak() - plan.weights - plan.adapter - plan.optimizer;
+  if (!config.sample_prompts.empty()) {
+    memory.reset_peak();
+    task->outline_previews();
+    plan.previews = memory.peak();
+  }
   plan.taken = memory.most_taken();
   if (device.is_device) {
     plan.host = memory.host_side().peak();

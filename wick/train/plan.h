@@ -29,7 +29,8 @@ struct MemoryPlan {                // bytes
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate
   size_t activations;                  // a step adds these at its peak, gradients included
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
-  size_t taken;     // by the device's Memory at the most: the larger of the two, and the gaps between tensors
+  size_t previews;  // likewise between steps, while previews are made; 0 without --sample-prompts
+  size_t taken;     // by the device's Memory at the most: the largest of the three, and the gaps between tensors
 
   size_t host = 0;     // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
   size_t staged = 0;   // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
@@ -38,7 +39,7 @@ struct MemoryPlan {                // bytes
 
   double seconds() const { return cost.seconds; }
   size_t step() const { return weights + adapter + optimizer + activations; }
-  size_t gaps() const { return taken - std::min(taken, std::max(step(), encoding)); }
+  size_t gaps() const { return taken - std::min(taken, std::max({step(), encoding, previews})); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.
   size_t peak() const { return taken + device.workspace; }
   size_t total() const { return peak() + device.context; }

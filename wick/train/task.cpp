@@ -51,7 +51,8 @@ class DiffusionTask final : public Task {
         session_(LoraSession::begin(config)),
         objective_(objective(config)),
         model_(open_diffusion(checkpoint, reading_options(config))),
-        trained_(trained_of(config, *model_)) {
+        trained_(trained_of(config, *model_)),
+        previews_(config, *model_) {
     load(backend, data, block_schedule);
   }
 
@@ -75,12 +76,17 @@ class DiffusionTask final : public Task {
     const int64_t count = kEpochs * held_back_->batches().batches_per_epoch();
     const Objective plain{.times = objective_.times};
     double sum = 0;
-    trained_.pause(true);
+    const PausedDropout paused(trained_);
     for (int64_t i = 0; i < count; ++i)
       sum += double(denoising_loss(*model_, next_of(*held_back_, *held_back_ahead_, rng, plain)).item());
-    trained_.pause(false);
     return sum / double(count);
   }
+
+  Preview preview(size_t index, const OnPreviewStep& on_step) override {
+    const PausedDropout paused(trained_);
+    return previews_.draw(index, on_step);
+  }
+  void outline_previews() override { previews_.outline(); }
 
   Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch, objective_.type); }
 
@@ -170,7 +176,9 @@ class DiffusionTask final : public Task {
     if (data.outline() || may_train_text()) before_captions();
     encode(data, before_captions, before_pictures);
     if (!encodes_as_they_come()) model_->drop_encoders();
-    model_->load(options, {DiffusionPart::denoiser});
+    DiffusionParts parts{DiffusionPart::denoiser};
+    if (!previews_.empty()) parts.push_back(DiffusionPart::vae_decoder);
+    model_->load(options, parts);
     if (data_) ahead_.emplace(*model_, *data_, objective_.times);
     if (held_back_) held_back_ahead_.emplace(*model_, *held_back_, objective_.times);
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
@@ -212,6 +220,7 @@ class DiffusionTask final : public Task {
   void encode(const PictureData& data, const std::function<void()>& before_captions,
               const std::function<void()>& before_pictures) {
     if (data.outline()) {
+      if (!trains_text()) previews_.encode(nullptr, before_captions);
       blank_ = blank_batch(*model_, data.blank, config_.batch_size, before_pictures);
       Shape weighed = blank_.latents.shape();
       weighed[3] = 1;
@@ -227,9 +236,11 @@ class DiffusionTask final : public Task {
                                .before_pictures = before_pictures,
                                .caption_cache = cache_ && !trains_text() ? &*cache_ : nullptr,
                                .picture_cache = cache_ ? &*cache_ : nullptr};
-    // All captions come before all pictures.
-    const auto encode_held_back = [&, options] { held_back_.emplace(*model_, *data.held_back, options); };
-    if (data.held_back) options.between = encode_held_back;
+    // All texts come before all pictures.
+    options.between = [&, options] {
+      if (!trains_text()) previews_.encode(options.caption_cache, before_captions);
+      if (data.held_back) held_back_.emplace(*model_, *data.held_back, options);
+    };
     options.batch_size = config_.batch_size;
     options.seed = uint64_t(config_.seed);
     data_.emplace(*model_, *data.dataset, options);
@@ -243,6 +254,7 @@ class DiffusionTask final : public Task {
   Objective objective_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
+  PicturePreviews previews_;
   std::optional<EncodingCache> cache_;
   std::optional<LatentCache> data_, held_back_;  // the latter of --val
   std::optional<LookAhead> ahead_, held_back_ahead_;
@@ -344,6 +356,10 @@ class VaeTask final : public Task {
 };
 
 }  // namespace
+
+Preview Task::preview(size_t, const OnPreviewStep&) {
+  fail("--sample-prompts: expected none, this run has no previews");
+}
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
                                 const PictureData& data, const BlockSchedule& block_schedule) {

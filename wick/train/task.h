@@ -13,6 +13,7 @@
 #include "wick/train/batches.h"
 #include "wick/train/config.h"
 #include "wick/train/dataset.h"
+#include "wick/train/previews.h"
 #include "wick/train/train_rng.h"
 
 namespace wick {
@@ -41,6 +42,9 @@ class Task {
   virtual int64_t tokens() const { return 0; }
   // The loss on held-back data with the present parameters; none without --val. Takes no random numbers.
   virtual std::optional<double> validation_loss() { return {}; }
+  // What a prompt of --sample-prompts makes of the present parameters. Takes no random numbers of the run's.
+  virtual Preview preview(size_t index, const OnPreviewStep& on_step);  // unless overridden there is none
+  virtual void outline_previews() {}                                    // in an outline: allocates as all of them do
 };
 
 // A task's pictures: a data set, or in an outline blank pictures of a size.

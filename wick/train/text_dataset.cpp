@@ -107,7 +107,13 @@ TextDocument TextEncoder::chat(const std::vector<ChatMessage>& messages) const {
   check(std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role == "assistant"; }),
         "expected a message of the role \"assistant\" to learn from, found none");
   ChatIds chat = template_->encode(tokenizer_, messages, {.add_generation_prompt = false});
-  return {std::move(chat.ids), std::move(chat.is_reply)};
+  return {std::move(chat.ids), std::move(chat.is_reply), /*is_conversation=*/true};
+}
+
+std::vector<int64_t> TextEncoder::prompt(const std::string& text, bool is_message) const {
+  if (!is_message || !template_) return opening(text);
+  const ChatMessage message{"user", text};
+  return template_->encode(tokenizer_, {&message, 1}).ids;
 }
 
 // The ids before a text, and the text's; without those that some tokenizers put behind it.
@@ -185,7 +191,8 @@ void TextDataset::add(TextDocument document, int64_t sequence_length, LongDocume
       for (int64_t begin = 0; begin < document.size(); begin += sequence_length) {
         const int64_t end = std::min(document.size(), begin + sequence_length);
         TextDocument piece{{document.ids.begin() + begin, document.ids.begin() + end},
-                           {document.counts.begin() + begin, document.counts.begin() + end}};
+                           {document.counts.begin() + begin, document.counts.begin() + end},
+                           document.is_conversation};
         piece.counts.front() = false;
         keep(std::move(piece));
       }
@@ -201,6 +208,7 @@ void TextDataset::keep(TextDocument document) {
   tokens += document.size();
   counted += count;
   longest = std::max(longest, document.size());
+  conversations += document.is_conversation;
   documents.push_back(std::move(document));
 }
 

@@ -20,7 +20,8 @@ namespace wick {
 
 struct TextDocument {
   std::vector<int64_t> ids;
-  std::vector<bool> counts;  // for each id: whether it counts in the loss
+  std::vector<bool> counts;      // for each id: whether it counts in the loss
+  bool is_conversation = false;  // of messages
 
   int64_t size() const { return int64_t(ids.size()); }
   int64_t counted() const;
@@ -34,6 +35,9 @@ class TextEncoder {
 
   // Throws Error: "`where`: expected …, found …".
   TextDocument encode(std::string_view line, const std::string& where) const;
+  // A text to go on from: as a document begins, or the message of a user that is to be answered.
+  std::vector<int64_t> prompt(const std::string& text, bool is_message) const;
+  const Tokenizer& tokenizer() const { return tokenizer_; }
   bool has_end() const { return end_.has_value(); }  // a token that ends a text
 
  private:
@@ -56,6 +60,7 @@ struct TextDataset {
   std::vector<DataFile> files;
   int64_t tokens = 0, counted = 0;
   int64_t longest = 0;
+  int64_t conversations = 0;  // documents of messages
   // The fate of long documents, and how many documents or pieces were left out since none of their tokens counts.
   int64_t cut = 0, cut_tokens = 0, split = 0, left_out = 0;
 

@@ -8,6 +8,7 @@
 #include "wick/io/gguf.h"
 #include "wick/nn/peft.h"
 #include "wick/pipelines/model_folder.h"
+#include "wick/train/previews.h"
 #include "wick/train/trained.h"
 
 namespace wick {
@@ -45,6 +46,7 @@ class TextTask final : public Task {
         trained_(trained_of(config, model)),
         llama_(load(backend, block_schedule)) {
     if (!trained_.adapter()) trained_.set_weights(llama_.weights());
+    if (!config.sample_prompts.empty()) previews_.emplace(config, model, data.train && data.train->conversations > 0);
     if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));
   }
 
@@ -86,11 +88,18 @@ class TextTask final : public Task {
   std::optional<double> validation_loss() override {
     if (!data_.validation) return {};
     const TextDataset& validation = *data_.validation;
-    trained_.pause(true);
+    const PausedDropout paused(trained_);
     const double sum =
         total_loss(llama_, validation.documents, std::max(data_.row_length, validation.longest), config_.batch_size);
-    trained_.pause(false);
     return sum / double(validation.counted);
+  }
+
+  Preview preview(size_t index, const OnPreviewStep& on_step) override {
+    const PausedDropout paused(trained_);
+    return previews_->write(llama_, index, on_step);
+  }
+  void outline_previews() override {
+    if (previews_) previews_->outline(llama_);
   }
 
   fs::path save(const fs::path& stem, int64_t) override {
@@ -143,6 +152,7 @@ class TextTask final : public Task {
   TextData data_;
   Trained trained_;
   Llama llama_;
+  std::optional<TextPreviews> previews_;
   std::optional<PackedBatches> batches_;      // none in an outline
   std::deque<std::vector<PackedRow>> ahead_;  // batches of the step that is under way
   float weight_ = 1;

@@ -33,7 +33,7 @@ class Trained {
   void begin_batch(TrainRng& rng) const;  // draws dropout's next mask
   // Behind an update: brings the parameters within their limits. False where they have none, and nothing changed.
   bool limit() const;
-  void pause(bool paused) const;  // nothing is dropped out while true, as validation wants it
+  void pause(bool paused) const;  // nothing is dropped out while true
 
   // Hands a LoRA's tensors, as Adapter::tensors() gives them in `dtype`, or the weights to the function that writes
   // them, and returns the path that it wrote.
@@ -49,6 +49,18 @@ class Trained {
   std::unique_ptr<Adapter> adapter_;  // models keep its address
   float most_norm_ = 0;               // of what a module's LoRA adds to it; 0: any
   std::optional<Weights> weights_;
+};
+
+// While one lives, nothing is dropped out: for validation and previews.
+class PausedDropout {
+ public:
+  explicit PausedDropout(const Trained& trained) : trained_(trained) { trained_.pause(true); }
+  ~PausedDropout() { trained_.pause(false); }
+  PausedDropout(const PausedDropout&) = delete;
+  PausedDropout& operator=(const PausedDropout&) = delete;
+
+ private:
+  const Trained& trained_;
 };
 
 }  // namespace wick

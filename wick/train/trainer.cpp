@@ -20,6 +20,7 @@
 #include "wick/train/memory_choice.h"
 #include "wick/train/output_folder.h"
 #include "wick/train/plan.h"
+#include "wick/train/preview_folder.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
 #include "wick/train/state.h"
@@ -226,6 +227,10 @@ class Run {
     train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
     if (resumed_) go_on();
     log_.emplace(output_, step_, title());
+    if (!config_.sample_prompts.empty()) {
+      prompts_ = read_sample_prompts(config_.sample_prompts);
+      previews_.emplace(output_, config_.name, prompts_, resumed_ ? std::optional(step_) : std::nullopt);
+    }
     progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
                               resumed_ ? fmt::format(", going on after step {}", step_) : ""));
   }
@@ -256,14 +261,18 @@ class Run {
   RunResult loop() {
     loop_began_ = last_ended_ = last_saved_ = last_result_ = Clock::now();
     loop_first_step_ = step_;
+    if (fs::exists(job_->last_file(result_at(step_)))) saved_step_ = step_;
+    if (is_previewed(step_) && step_ < config_.steps) make_previews();
     while (step_ < config_.steps) {
       begin_step();
       const bool due = is_save_due();
       const bool stop = interrupt_.requested() && step_ < config_.steps;
       const bool timely = !due && !stop && is_state_due();
-      if (due || stop || timely || is_validated(step_)) end_step();
+      const bool shows = step_ < config_.steps && !stop && is_previewed(step_);
+      if (due || stop || timely || shows || is_validated(step_)) end_step();
       if (due) save_checkpoint();
       if (timely) save_state_in_time();
+      if (shows) make_previews();
       if (stop) {
         if (!due) save_state_of(state());
         log_->draw_plot();
@@ -273,6 +282,7 @@ class Run {
       }
     }
     const fs::path result = save_result(output_ / config_.name);
+    if (!config_.sample_prompts.empty()) make_previews();
     TrainState last = state();
     last.finished = true;
     save_state_of(last);
@@ -288,17 +298,21 @@ class Run {
   bool is_save_due() {
     const bool timely = config_.save_every_minutes > 0 && step_ < config_.steps &&
                         seconds_since(last_result_) >= 60 * config_.save_every_minutes;
-    const bool due = timely || (config_.save_every > 0 && step_ % config_.save_every == 0) || ends_epochs(step_);
+    const bool due =
+        timely || (config_.save_every > 0 && step_ % config_.save_every == 0) || is_end_of(saved_epochs_, step_);
     if (due) saved_step_ = step_, last_result_ = Clock::now();
     return due;
   }
 
   // Whether a step, none before the one asked for last, takes the last batch of so many epochs as are to be saved.
-  bool ends_epochs(int64_t step) {
-    if (config_.save_every_epochs == 0) return false;
-    while (epochs_end_ < step)
-      epochs_end_ = (job_->batches(epochs_ += config_.save_every_epochs) + config_.accumulate - 1) / config_.accumulate;
-    return epochs_end_ == step;
+  struct EpochEnds {
+    int64_t each, epochs = 0, end = -1;  // the next epochs that end a multiple of `each`, and their last step
+  };
+  bool is_end_of(EpochEnds& ends, int64_t step) const {
+    if (ends.each == 0) return false;
+    while (ends.end < step)
+      ends.end = (job_->batches(ends.epochs += ends.each) + config_.accumulate - 1) / config_.accumulate;
+    return ends.end == step;
   }
 
   // Enqueues a step, and only then waits for the one before it.
@@ -376,6 +390,8 @@ class Run {
     return "the norm of all gradients, whose square overflows";
   }
 
+  fs::path result_at(int64_t step) const { return output_ / fmt::format("{}-{:06}", config_.name, step); }
+
   fs::path save_result(const fs::path& stem) {
     check(not_finite_in_values(optimizer_->parameters()).empty(),
           "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
@@ -386,9 +402,40 @@ class Run {
   }
 
   void save_checkpoint() {
-    save_result(output_ / fmt::format("{}-{:06}", config_.name, step_));
+    save_result(result_at(step_));
     save_state_of(state());
     remove_older_results(config_);
+  }
+
+  // Before the first step, and when they are asked for; else when something is saved. The last step's come with the
+  // result.
+  bool is_previewed(int64_t step) {
+    if (!previews_) return false;
+    if (step == 0) return true;
+    const int64_t each = config_.sample_every, epochs = config_.sample_every_epochs;
+    return (each > 0 && step % each == 0) || is_end_of(shown_epochs_, step) ||
+           (each == 0 && epochs == 0 && step == saved_step_);
+  }
+
+  // Of the parameters that would be saved. A failure costs the run nothing, and a signal ends them.
+  void make_previews() {
+    if (previews_->has(step_)) return;
+    const Clock::time_point began = Clock::now();
+    optimizer_->swap_averages();
+    try {
+      for (size_t i = 0; i < prompts_.size(); ++i)
+        previews_->add(step_, i, task_->preview(i, [&](int64_t step, int64_t steps) {
+          if (interrupt_.requested()) throw Interrupted{};
+          progress_.show(fmt::format("step {}: preview {} of {}  {}/{}", step_, i + 1, prompts_.size(), step, steps));
+        }));
+      previews_->draw_sheet();
+    } catch (const Interrupted&) {
+    } catch (const Error& e) {
+      progress_.say(fmt::format("step {}: no previews: {}; training goes on", step_, e.what()));
+    }
+    optimizer_->swap_averages();
+    const Clock::duration taken = Clock::now() - began;
+    last_ended_ += taken, loop_began_ += taken;
   }
 
   bool is_state_due() const {
@@ -510,7 +557,9 @@ class Run {
   std::optional<Optimizer> optimizer_;
   std::optional<TrainStep> train_step_;
   std::optional<RunLog> log_;
-  int64_t step_ = 0;  // optimizer steps done, or enqueued
+  std::vector<SamplePrompt> prompts_;
+  std::optional<PreviewFolder> previews_;  // with --sample-prompts
+  int64_t step_ = 0;                       // optimizer steps done, or enqueued
 
   // A step that the device may still be computing, while the host prepares the next.
   struct Begun {
@@ -525,8 +574,8 @@ class Run {
   Interrupt interrupt_;
   ProgressLine progress_;
   Clock::time_point loop_began_, last_saved_, last_result_;
-  int64_t saved_step_ = 0;                // behind which a result was saved last
-  int64_t epochs_ = 0, epochs_end_ = -1;  // of --save-every-epochs: the next that are saved, and their last step
+  int64_t saved_step_ = 0;  // behind which a result was saved last
+  EpochEnds saved_epochs_{config_.save_every_epochs}, shown_epochs_{config_.sample_every_epochs};
   int64_t loop_first_step_ = 0;
   double average_loss_ = 0, average_weight_ = 0;
 };

@@ -1,4 +1,4 @@
-#include "infotext.h"
+#include "wick/pipelines/infotext.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "wick/io/quote.h"
 #include "wick/text/unicode.h"
 
-namespace wick::cli {
+namespace wick {
 namespace {
 
 using nlohmann::json;
@@ -311,4 +311,4 @@ Infotext read_infotext(std::string_view text, const std::string& source) {
   return read;
 }
 
-}  // namespace wick::cli
+}  // namespace wick

@@ -17,7 +17,7 @@
 
 #include "wick/nn/adapter.h"
 
-namespace wick::cli {
+namespace wick {
 
 // Settings as PictureSettings::in_use() has them. Several prompts or seeds are the web UI's plot of a grid.
 std::string infotext_of(const nlohmann::json& settings, const std::vector<LoraFile>& loras);
@@ -29,4 +29,4 @@ struct Infotext {
 // Throws Error if it is none. `source` is the picture.
 Infotext read_infotext(std::string_view text, const std::string& source);
 
-}  // namespace wick::cli
+}  // namespace wick
