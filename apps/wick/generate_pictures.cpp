@@ -21,6 +21,7 @@
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
+#include "wick/train/progress.h"
 
 namespace wick {
 namespace {
@@ -38,17 +39,14 @@ class Progress {
         batch_ == 1 ? fmt::format("{}", picture_) : fmt::format("{} to {}", picture_, picture_ + batch_ - 1);
     const int64_t behind = (pictures_ - picture_ - batch_ + batch_size_) / batch_size_;  // batches
     if (isatty(STDOUT_FILENO))
-      fmt::print("\r{}/{}  step {}/{}  {}  {:.0f} s left ", numbers, pictures_, step, steps_, rate(),
-                 double(behind * steps_ + steps_ - step) / per_second());
+      line_.show(fmt::format("{}/{}  step {}/{}  {}  {:.0f} s left", numbers, pictures_, step, steps_, rate(),
+                             double(behind * steps_ + steps_ - step) / per_second()),
+                 step == steps_);
     else if (step == steps_)
       fmt::print("{} {} of {}: {}, {}\n", batch_ == 1 ? "picture" : "pictures", numbers, pictures_,
                  count_of(steps_, "step"), rate());
     if (step == steps_) picture_ += batch_;
     std::fflush(stdout);
-  }
-
-  ~Progress() {
-    if (isatty(STDOUT_FILENO) && done_ > 0) std::fputs("\n", stdout);
   }
 
  private:
@@ -67,6 +65,7 @@ class Progress {
 
   int64_t pictures_, batch_size_, steps_, batch_ = 1, picture_ = 1, done_ = 0;
   Clock::time_point start_ = Clock::now(), behind_first_ = start_;
+  ProgressLine line_;
 };
 
 // The noise that a row of the grid begins with.

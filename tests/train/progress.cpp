@@ -17,6 +17,14 @@ TEST(Progress, PartsGoAsAWholeWhereALineIsTooNarrow) {
   EXPECT_EQ(fitted(line, 0), "");
 }
 
+TEST(Progress, NumbersStayInTwentyColumns) {
+  // A column a character, "…" too.
+  EXPECT_EQ(fitted("Encoding pictures: 24 of 24", 19), "Encoding…: 24 of 24");
+  EXPECT_EQ(fitted("step 120: preview 1 of 2  3/30", 19), "st…: preview 1 of 2");
+  EXPECT_EQ(fitted("step 12345/100000  loss 0.1", 19), "step 12345/100000");
+  EXPECT_EQ(fitted("Encoding pictures: 24 of 24", 5), "Encod");
+}
+
 TEST(Progress, CharactersAreNotCutInTwo) {
   EXPECT_EQ(fitted("3 × 4", 5), "3 × 4");
   EXPECT_EQ(fitted("3 × 4", 3), "3 ×");

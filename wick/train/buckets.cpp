@@ -37,8 +37,8 @@ Size without_upscaling(Size picture, const BucketOptions& options) {
 
 std::vector<Size> bucket_sizes(const BucketOptions& options) {
   const int64_t area = options.resolution * options.resolution, step = options.step;
-  const int64_t asked_least = options.min_side > 0 ? options.min_side : options.resolution / 2;
-  const int64_t most = options.max_side > 0 ? options.max_side : 2 * options.resolution;
+  const int64_t asked_least = options.shortest_side();
+  const int64_t most = options.longest_side();
   const int64_t least = std::max(step, asked_least / step * step);
   const int64_t side = options.resolution / step * step;
   check_usage(side > 0, "--resolution: expected at least {}, the step of the buckets, found {}", step,

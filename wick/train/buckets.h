@@ -18,6 +18,9 @@ struct BucketOptions {
   int64_t step = 64;                   // sides are multiples of it
   int64_t min_side = 0, max_side = 0;  // of a bucket; 0: half and twice the resolution
   bool upscale = true;                 // else a small picture gets a bucket of its own size, rounded down to `step`
+
+  int64_t shortest_side() const { return min_side > 0 ? min_side : resolution / 2; }
+  int64_t longest_side() const { return max_side > 0 ? max_side : 2 * resolution; }
 };
 
 // A picture's resolutions, each with buckets of its own.

@@ -276,10 +276,10 @@ json datasets(const LoraRun& run) {
                      {"num_train_images", dataset.shown_count()},
                      {"num_reg_images", 0},
                      {"resolution", {side, side}},
-                     {"enable_bucket", true},
+                     {"enable_bucket", !run.config.no_bucket},
                      {"bucket_no_upscale", !buckets.upscale},
-                     {"min_bucket_reso", side / 2},
-                     {"max_bucket_reso", side * 2},
+                     {"min_bucket_reso", buckets.shortest_side()},
+                     {"max_bucket_reso", buckets.longest_side()},
                      {"tag_frequency", tag_frequency(dataset)},
                      {"bucket_info", bucket_info(dataset)},
                      {"subsets", subsets}});
@@ -314,9 +314,9 @@ Metadata dataset_metadata(const LoraRun& run) {
   }
   const int64_t side = resolutions.front().resolution;
   all.merge(Metadata{{"ss_bucket_info", bucket_info(pictures).dump()},
-                     {"ss_enable_bucket", "True"},
-                     {"ss_min_bucket_reso", fmt::format("{}", side / 2)},
-                     {"ss_max_bucket_reso", fmt::format("{}", side * 2)},
+                     {"ss_enable_bucket", run.config.no_bucket ? "False" : "True"},
+                     {"ss_min_bucket_reso", fmt::format("{}", resolutions.front().shortest_side())},
+                     {"ss_max_bucket_reso", fmt::format("{}", resolutions.front().longest_side())},
                      {"ss_resolution", fmt::format("({}, {})", side, side)}});
   return all;
 }

@@ -73,6 +73,15 @@ std::vector<std::string> results(const fs::path& output, const std::string& name
   return found;
 }
 
+// Those that a run saved on the way.
+std::map<int64_t, std::string> results_by_step(const TrainConfig& config) {
+  std::map<int64_t, std::string> by_step;
+  for (const std::string& file : results(config.output, config.name))
+    if (const std::string step = file.substr(config.name.size()); step.size() > 1 && step.front() == '-')
+      by_step[std::atoll(step.c_str() + 1)] = file;
+  return by_step;
+}
+
 // The files that a run would overwrite. The settings of a run that did no step are no loss, nor is its empty record.
 std::vector<std::string> written_over(const fs::path& output, const std::string& name) {
   std::vector<std::string> found = results(output, name);
@@ -217,12 +226,11 @@ void remove_leftovers(const TrainConfig& config) {
   }
 }
 
+int64_t results_before(const TrainConfig& config) { return std::ssize(results_by_step(config)); }
+
 void remove_older_results(const TrainConfig& config) {
   if (config.keep_last == 0) return;
-  std::map<int64_t, std::string> by_step;
-  for (const std::string& file : results(config.output, config.name))
-    if (const std::string step = file.substr(config.name.size()); step.size() > 1 && step.front() == '-')
-      by_step[std::atoll(step.c_str() + 1)] = file;
+  std::map<int64_t, std::string> by_step = results_by_step(config);
   while (int64_t(by_step.size()) > config.keep_last) {
     const fs::path oldest = fs::path(config.output) / by_step.begin()->second;
     std::error_code error;

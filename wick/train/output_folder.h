@@ -35,6 +35,8 @@ void remove_leftovers(const TrainConfig& config);
 // Of what the run saved on the way, NAME-000100 with an extension or without, removes all but --keep-last. The caller
 // has the lock.
 void remove_older_results(const TrainConfig& config);
+// How many results lie there that the run saved on the way.
+int64_t results_before(const TrainConfig& config);
 // Throws Error if a run is writing there now; writes nothing where there has been none.
 void check_not_written(const std::filesystem::path& output);
 

@@ -38,6 +38,18 @@ CaptionOptions caption_options(const TrainConfig& config) {
           .variants = config.caption_variants};
 }
 
+// Another family's preset has ranks and rates that were found for other blocks.
+void check_preset(const TrainConfig& config, const Diffusion& model) {
+  constexpr std::pair<std::string_view, std::string_view> kFamilies[] = {
+      {"sdxl", "stable-diffusion-xl"}, {"sd3", "stable-diffusion-3"}, {"flux", "flux"}};
+  const std::string architecture = model.lora().metadata.at("modelspec.architecture");
+  for (const auto& [family, prefix] : kFamilies)
+    check_usage(!config.preset.ends_with(family) || architecture.starts_with(prefix),
+                "--preset {}: is for {}; {} is of {}", config.preset, family,
+                config.model.empty() ? config.transformer : config.model,
+                architecture.substr(0, architecture.rfind('/')));
+}
+
 }  // namespace
 
 ReadingOptions reading_options(const TrainConfig& config) {
@@ -75,6 +87,12 @@ Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) 
               "--no-upscale: gives small pictures buckets; --no-bucket has none");
   Resolutions all = bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
   for (BucketOptions& options : all) {
+    check_usage(config.min_bucket_reso <= options.resolution,
+                "--min-bucket-reso: expected at most {}, the resolution, found {}", options.resolution,
+                config.min_bucket_reso);
+    check_usage(config.max_bucket_reso == 0 || config.max_bucket_reso >= options.resolution,
+                "--max-bucket-reso: expected at least {}, the resolution, found {}", options.resolution,
+                config.max_bucket_reso);
     options.min_side = config.no_bucket ? options.resolution : config.min_bucket_reso;
     options.max_side = config.no_bucket ? options.resolution : config.max_bucket_reso;
   }
@@ -165,6 +183,7 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
         "{}: {} is of a model distilled to draw in few steps, which this training would undo; train the model that it "
         "was made from",
         model.process().source, model.process().class_name);
+  if (!config.preset.empty()) check_preset(config, model);
   if (model.process().is_flow())
     refuse(config, {"prediction", "min_snr_gamma", "debiased_estimation_loss"},
            config.model + " is a rectified flow, which predicts neither noise nor v");

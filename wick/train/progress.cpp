@@ -22,6 +22,8 @@ void put(const std::string& text) {
 
 bool begins_character(char c) { return (uint8_t(c) & 0xc0) != 0x80; }  // in UTF-8
 
+size_t width_of(const std::string& text) { return size_t(std::count_if(text.begin(), text.end(), begins_character)); }
+
 // The terminal's current columns: it may be made narrower at any time. The last one stays free, so that no line wraps.
 size_t usable_columns() {
   winsize size{};
@@ -65,8 +67,15 @@ void ProgressLine::clear() {
 }
 
 std::string fitted(std::string text, size_t columns) {
-  const auto width = [&] { return size_t(std::count_if(text.begin(), text.end(), begins_character)); };
+  const auto width = [&] { return width_of(text); };
   for (size_t end; width() > columns && (end = text.rfind("  ")) != text.npos;) text.resize(end);
+  // Of "Encoding pictures: 3 of 24" the words go before the numbers.
+  const size_t colon = text.find(": ");
+  if (width() > columns && colon != text.npos) {
+    const std::string tail = "…" + text.substr(colon);
+    const size_t room = width_of(tail);
+    if (room < columns) return fitted(text.substr(0, colon), columns - room) + tail;
+  }
   while (width() > columns) text.pop_back();
   return text;
 }

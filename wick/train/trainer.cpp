@@ -25,6 +25,7 @@
 #include "wick/train/run_log.h"
 #include "wick/train/state.h"
 #include "wick/train/step.h"
+#include "wick/train/summary.h"
 
 namespace wick {
 namespace {
@@ -287,10 +288,7 @@ class Run {
     last.finished = true;
     save_state_of(last);
     log_->draw_plot();
-    progress_.say(fmt::format(
-        "Trained {} in {}.\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use", result.string(),
-        duration(seconds_since(loop_began_)), (output_ / "loss.png").string(), (output_ / "logs").string(),
-        backend_.name(), readable_bytes(most_taken()), readable_bytes(backend_.memory().peak())));
+    for (const std::string& line : summary(result)) progress_.say(line);
     return RunResult::finished;
   }
 
@@ -523,17 +521,36 @@ class Run {
     };
   }
 
+  std::string speed(int64_t step) const {
+    const double seconds = seconds_since(loop_began_);
+    return task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
+                               : fmt::format("{:.2f} steps/s", double(step - loop_first_step_) / seconds);
+  }
+
+  std::vector<std::string> summary(const fs::path& result) const {
+    const std::string trained = task_->describe();
+    RunSummary run{.trained = trained.substr(0, trained.find(';')),
+                   .data = job_->describe(),
+                   .steps = steps_in_words(),
+                   .speed = speed(step_),
+                   .memory = fmt::format("{}: {} at the peak, {} of them in use", backend_.name(),
+                                         readable_bytes(most_taken()), readable_bytes(backend_.memory().peak())),
+                   .result = result,
+                   .saved_before = results_before(config_),
+                   .prompt = prompts_.empty() ? "" : prompts_.front().prompt};
+    for (const StepRecord& r : log_->records()) run.seconds += r.seconds;
+    return summary_of(run, config_, kind_of(model_), log_->records());
+  }
+
   void report_step(const StepRecord& record) {
     constexpr double kKeep = 0.98;
     average_loss_ = kKeep * average_loss_ + record.loss;
     average_weight_ = kKeep * average_weight_ + 1;
     const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
-    const std::string speed = task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
-                                                  : fmt::format("{:.2f} steps/s", rate);
     const std::string line = fmt::format(
         "step {}/{}  loss {:.4f} (average {:.4f}){}{}  {}  {} left", record.step, config_.steps, record.loss,
         average_loss_ / average_weight_, record.found_lr ? fmt::format("  d*lr {:.3g}", *record.found_lr) : "",
-        record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed,
+        record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed(record.step),
         duration(double(config_.steps - record.step) / rate));
     if (record.val_loss) return progress_.say(line);
     progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
