@@ -77,6 +77,28 @@ TEST_F(LatentCacheTest, HasEveryPictureAtEveryResolution) {
   EXPECT_LT(batches.begin()->first, batches.rbegin()->first);
 }
 
+// Captions whose encodings are too many for the memory come from the disk, the same.
+TEST_F(LatentCacheTest, CaptionsMayStayOnTheDisk) {
+  load({});
+  const TemporaryDirectory folder;
+  EncodingCache kept(folder / "cache", "x", [&]() -> Memory& { return sdxl_->memory(); });
+  LatentCache in_memory = cache({.batch_size = 2});
+  LatentCache on_disk = cache({.batch_size = 2, .caption_cache = &kept, .most_of_captions = 1});
+  EXPECT_EQ(in_memory.remark(), "");
+  EXPECT_NE(on_disk.remark().find("5 captions"), std::string::npos) << on_disk.remark();
+  TrainRng a(1), b(1);
+  for (int i = 0; i < 3; ++i) {
+    const Batch memory = in_memory.next(a), disk = on_disk.next(b);
+    ASSERT_EQ(memory.conditioning.size(), disk.conditioning.size());
+    for (const auto& [name, value] : memory.conditioning)
+      EXPECT_EQ(value.to_vector(), disk.conditioning[name].to_vector()) << name;
+  }
+  fs::remove_all(folder / "cache");
+  expect_error([&] { on_disk.next(b); }, {"--cache", "gone or damaged", "--resume"});
+  expect_error([&] { cache({.batch_size = 2, .caption_cache = &kept, .most_of_captions = 1}); },
+               {"--cache", "neither"});
+}
+
 TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   load({});
   LatentCache data = cache({.batch_size = 2});

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "wick/backend/cpu/parallel.h"
+#include "wick/backend/registry.h"
 #include "wick/io/count.h"
+#include "wick/io/quote.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -32,6 +34,8 @@ std::string key_of(const Example& example, bool is_mirrored) {
   return fmt::format("picture {} scaled to {}x{}, of which {}x{} at ({}, {}){}", example.sha256, scaled.width,
                      scaled.height, bucket.width, bucket.height, left, top, is_mirrored ? ", mirrored" : "");
 }
+
+std::string key_of(const std::string& caption) { return "caption " + caption; }
 
 // Of a mirrored picture the left of what is seen was the right.
 PictureFrame frame_of(const Example& example, const Look& look, float guidance) {
@@ -130,7 +134,7 @@ NamedTensors LatentCache::encoded_caption(const std::string& caption, const Late
     if (options.before_captions) options.before_captions();
     return model_.caption(caption);
   };
-  return options.caption_cache ? options.caption_cache->get("caption " + caption, encode) : encode();
+  return options.caption_cache ? options.caption_cache->get(key_of(caption), encode) : encode();
 }
 
 void LatentCache::read_masks() {
@@ -169,10 +173,36 @@ void LatentCache::encode_captions(const LatentCacheOptions& cache_options) {
   const auto count = int64_t(distinct.size());
   for (int64_t i = 0; i < count; ++i) {
     const NamedTensors caption = encoded_caption(distinct[size_t(i)], cache_options);
-    if (i == 0)
-      for (const auto& [name, row] : caption) parts_.push_back({name, &row.memory(), RowTable(count, row)});
-    for (Part& part : parts_) part.rows.set(i, caption[part.name]);
+    if (i == 0) begin_parts(caption, distinct.size(), cache_options);
+    check(!on_disk_ || on_disk_->has(key_of(distinct[size_t(i)])),
+          "--cache: the encodings of {} fit neither into the host's memory nor on the disk; free some space, or give a "
+          "folder elsewhere",
+          count_of(distinct.size(), "caption"));
+    for (Part& part : parts_)
+      if (!on_disk_) part.rows.set(i, caption[part.name]);
   }
+  if (on_disk_) of_caption_ = std::move(distinct);
+}
+
+void LatentCache::begin_parts(const NamedTensors& caption, size_t captions, const LatentCacheOptions& options) {
+  size_t bytes = 0;
+  for (const auto& [name, row] : caption) bytes += captions * size_t(row.numel()) * size_of(row.dtype());
+  const size_t most = options.most_of_captions > 0 ? options.most_of_captions : free_memory("cpu").value_or(bytes) / 2;
+  if (bytes > most && options.caption_cache) {
+    on_disk_ = options.caption_cache;
+    remark_ = fmt::format("The encodings of {} are {}: they stay on the disk, and are read when a batch wants them.",
+                          count_of(captions, "caption"), readable_bytes(bytes));
+  }
+  for (const auto& [name, row] : caption)
+    parts_.push_back({name, &row.memory(), on_disk_ ? RowTable() : RowTable(int64_t(captions), row)});
+}
+
+NamedTensors LatentCache::from_disk(int64_t caption) const {
+  const std::string& text = of_caption_[size_t(caption)];
+  return on_disk_->get(key_of(text), [&]() -> NamedTensors {
+    fail("--cache: the encoding of the caption {} is gone or damaged; --resume makes it again and goes on",
+         quote(text));
+  });
 }
 
 Batch LatentCache::next(TrainRng& rng) {
@@ -274,8 +304,15 @@ NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, cons
   NamedTensors all;
   for (const auto& [name, value] : model_.framing(frames))
     if (wanted(name)) all.add(name, value);
-  for (const Part& part : parts_)
-    if (wanted(part.name)) all.add(part.name, part.rows[rows].to(*part.memory));
+  std::vector<NamedTensors> read;
+  for (const int64_t row : rows)
+    if (on_disk_ && std::ranges::any_of(parts_, wanted, &Part::name)) read.push_back(from_disk(row));
+  for (const Part& part : parts_) {
+    if (!wanted(part.name)) continue;
+    std::vector<Tensor> values;
+    for (const NamedTensors& caption : read) values.push_back(caption[part.name]);
+    all.add(part.name, on_disk_ ? cat(values, 0) : part.rows[rows].to(*part.memory));
+  }
   return all;
 }
 

@@ -25,6 +25,9 @@ struct LatentCacheOptions {
   // Called once the captions are encoded, if a picture has to be: the text encoders may go, and the VAE may come.
   std::function<void()> before_pictures = {};
   EncodingCache* caption_cache = nullptr;  // of frozen text encoders
+  // Bytes of the host's memory for what captions became; 0: half of what is free. Where they are more, they stay in
+  // caption_cache, if there is one, and are read from there when a batch wants them.
+  size_t most_of_captions = 0;
   EncodingCache* picture_cache = nullptr;
 };
 
@@ -60,6 +63,8 @@ class LatentCache {
   };
   Glimpse peek(BatchSampler& order, TrainRng& rng, const std::vector<std::string>& parts) const;
 
+  // A sentence for the user, where captions' encodings stay on the disk; else empty.
+  const std::string& remark() const { return remark_; }
   const Dataset& dataset() const { return dataset_; }
   const BatchSampler& batches() const { return sampler_; }
   BatchSampler& batches() { return sampler_; }
@@ -71,7 +76,7 @@ class LatentCache {
   struct Part {  // of the conditioning
     std::string name;
     Memory* memory;  // where the model wants it
-    RowTable rows;
+    RowTable rows;   // empty where they stay on the disk
   };
 
   void encode_pictures(const LatentCacheOptions& options);
@@ -83,6 +88,8 @@ class LatentCache {
   std::vector<Look> draw_looks(const std::vector<size_t>& examples, Rng& rng) const;
   Shape latent_shape(const std::vector<size_t>& examples) const;
   void encode_captions(const LatentCacheOptions& options);
+  void begin_parts(const NamedTensors& caption, size_t captions, const LatentCacheOptions& options);
+  NamedTensors from_disk(int64_t caption) const;
   int64_t draw_caption(size_t example, Rng& rng) const;
   Tensor sample_latents(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng) const;
   LatentPosterior posteriors(const std::vector<size_t>& examples, const std::vector<Look>& looks) const;
@@ -101,6 +108,9 @@ class LatentCache {
   // The variants of an example's captions, of which a sample has one: rows of the parts; row 0 is the empty caption.
   std::vector<std::vector<int64_t>> captions_;
   std::vector<Part> parts_;
+  EncodingCache* on_disk_ = nullptr;     // has the rows of parts
+  std::vector<std::string> of_caption_;  // texts, of rows on the disk
+  std::string remark_;
 };
 
 // Decodes the pictures that no cache has, and all masks, on all processors. Throws Error with all that cannot be

@@ -113,7 +113,11 @@ class DiffusionTask final : public Task {
     });
   }
 
-  std::vector<std::string> remarks() const override { return cache_ ? cache_->remarks() : std::vector<std::string>(); }
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> all = cache_ ? cache_->remarks() : std::vector<std::string>();
+    if (data_ && !data_->remark().empty()) all.push_back(data_->remark());
+    return all;
+  }
 
   std::string describe() const override {
     const Adapter* lora = trained_.adapter();
