@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,6 +24,7 @@
 #include "wick/train/plan.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
+#include "wick/train/run_page.h"
 #include "wick/train/state.h"
 #include "wick/train/step.h"
 
@@ -156,6 +159,36 @@ class Run {
     write_data_files(data_list(), job_->data_files());
   }
 
+  void show_run(const RunLog& log) const {
+    write_page(log);
+    log.draw_plot();
+  }
+  void write_page(const RunLog& log) const {
+    const std::string result = job_->last_file(output_ / config_.name).lexically_relative(output_).begin()->string();
+    const RunPage page{.title = title(),
+                       .steps = config_.steps,
+                       .result = result,
+                       .settings = page_settings(config_),
+                       .facts = facts_,
+                       .commands = page_commands(config_, result)};
+    write_file_atomically(output_ / "index.html", run_page(page, log.records()));
+  }
+
+  std::vector<PageLine> facts() const {
+    std::vector<PageLine> all{{"Model", config_.model.empty() ? config_.transformer : config_.model}};
+    if (task_) all.push_back({"Trained", task_->describe()});
+    all.push_back({"Steps", steps_in_words()});
+    for (const std::string& path : config_.dataset) all.push_back({"Data set", path});
+    all.push_back({"Contents", fmt::format("{}; {}", job_->describe(), count_of(job_->data_files().size(), "file"))});
+    for (const std::string& path : config_.val) all.push_back({"Validation", path});
+    all.push_back({"Memory", fmt::format("{} needed on {}, {} of them for activations", readable_bytes(plan_->total()),
+                                         backend_.name(), readable_bytes(plan_->activations))});
+    std::vector<std::string> remarks = job_->remarks();
+    if (task_) std::ranges::copy(task_->remarks(), std::back_inserter(remarks));
+    for (const std::string& remark : remarks) all.push_back({"Remark", remark});
+    return all;
+  }
+
   // How many results the disk will have to hold is not known; one, and a state beside it, it must.
   void check_disk() {
     const std::optional<uint64_t> free = free_disk(output_);
@@ -206,8 +239,10 @@ class Run {
     if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
     std::error_code missing;
     const fs::file_time_type drawn = fs::last_write_time(output_ / "loss.png", missing);
-    if (missing || drawn < fs::last_write_time(resumed_->path()))
-      RunLog(output_, resumed_->state().step, title()).draw_plot();
+    if (missing || drawn < fs::last_write_time(resumed_->path())) {
+      facts_ = facts();
+      show_run(RunLog(output_, resumed_->state().step, title()));
+    }
     progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                               output_.string(), resumed_->state().step, config_.steps));
     return true;
@@ -226,6 +261,7 @@ class Run {
     train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
     if (resumed_) go_on();
     log_.emplace(output_, step_, title());
+    facts_ = facts();
     progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
                               resumed_ ? fmt::format(", going on after step {}", step_) : ""));
   }
@@ -264,9 +300,10 @@ class Run {
       if (due || stop || timely || is_validated(step_)) end_step();
       if (due) save_checkpoint();
       if (timely) save_state_in_time();
+      if (due || timely || is_validated(step_)) write_page(*log_);
       if (stop) {
         if (!due) save_state_of(state());
-        log_->draw_plot();
+        show_run(*log_);
         progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
                                   config_.steps, (output_ / "config.toml").string()));
         return RunResult::interrupted;
@@ -276,11 +313,12 @@ class Run {
     TrainState last = state();
     last.finished = true;
     save_state_of(last);
-    log_->draw_plot();
+    show_run(*log_);
     progress_.say(fmt::format(
-        "Trained {} in {}.\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use", result.string(),
-        duration(seconds_since(loop_began_)), (output_ / "loss.png").string(), (output_ / "logs").string(),
-        backend_.name(), readable_bytes(most_taken()), readable_bytes(backend_.memory().peak())));
+        "Trained {} in {}.\nThe run's page: {}\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use",
+        result.string(), duration(seconds_since(loop_began_)), (output_ / "index.html").string(),
+        (output_ / "loss.png").string(), (output_ / "logs").string(), backend_.name(), readable_bytes(most_taken()),
+        readable_bytes(backend_.memory().peak())));
     return RunResult::finished;
   }
 
@@ -362,7 +400,7 @@ class Run {
     std::string kept = "no state was saved";
     if (const auto step = states_.newest_step())
       kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
-    log_->draw_plot();
+    show_run(*log_);
     fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
          kept);
   }
@@ -510,7 +548,8 @@ class Run {
   std::optional<Optimizer> optimizer_;
   std::optional<TrainStep> train_step_;
   std::optional<RunLog> log_;
-  int64_t step_ = 0;  // optimizer steps done, or enqueued
+  std::vector<PageLine> facts_;  // for the page
+  int64_t step_ = 0;             // optimizer steps done, or enqueued
 
   // A step that the device may still be computing, while the host prepares the next.
   struct Begun {
