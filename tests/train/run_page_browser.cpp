@@ -186,7 +186,7 @@ TEST_F(RunPageBrowser, ShowsLongRunsAndPreviewsToItsReader) {
   }
   expect_parts(
       dom, {">Step 100,000 of 200,000, as of ", "<progress id=\"progress\" aria-label=\"Steps done\" max=\"200000\"",
-            "<th scope=\"row\">prompt &lt;i&gt;1</th>", "<p>Once &lt;i&gt;upon&lt;/i&gt; a time</p>",
+            "<span>prompt &lt;i&gt;1</span>", "<p>Once &lt;i&gt;upon&lt;/i&gt; a time</p>",
             "data-left=\"step 100,000|step 100,000|step 100,000\"", "data-home=\"step 1|step 1|step 1\"",
             "data-open=\"true Step 500 · prompt &lt;i&gt;0\"", "data-picture=\"24\"", "data-closed=\"false\"",
             "data-wider=\"false\""});
