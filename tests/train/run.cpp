@@ -657,6 +657,16 @@ TEST_F(RunTest, ThePageGrowsWithTheRun) {
   EXPECT_TRUE(holds(fmt::format("\"step\":{},\"steps\":600", lines("out")).c_str())) << "as it was stopped";
 }
 
+TEST_F(RunTest, WithoutAPageTheRunGoesOn) {
+  ASSERT_EQ(train("out", {"--steps", "2"}).code, 0);
+  fs::remove(folder_ / "out/index.html");
+  fs::create_directory(folder_ / "out/index.html");
+  const Outcome outcome = train("out", {"--resume"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"out/index.html: ", "; the run goes on without its page", "Trained "})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out;
+}
+
 TEST_F(RunTest, TwoAtOnceDoNotShareAFolder) {
   const ChildProcess first(arguments("out", {"--steps", "600", "--save-every", "0"}), folder_.path());
   while (lines("out") < 1) std::this_thread::sleep_for(milliseconds(5));

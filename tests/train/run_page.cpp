@@ -71,7 +71,6 @@ TEST(RunPage, NeedsNothingElse) {
 TEST(RunPage, HoldsTheRecords) {
   std::vector<StepRecord> run = records(40);
   run[9].val_loss = 0.75;
-  run[39].found_lr = 3e-3;
   const auto page = parsed(run_page({.title = "fox", .steps = 50}, run));
   EXPECT_EQ(page["title"], "fox");
   EXPECT_EQ(page["step"], 40);
@@ -82,7 +81,6 @@ TEST(RunPage, HoldsTheRecords) {
   EXPECT_NEAR(page["loss"][1]["points"][20][1], (run[19].loss + run[20].loss + run[21].loss) / 3, 1e-5);
   EXPECT_EQ(page["loss"][2]["points"], (nlohmann::json{{10, 0.75}}));
   EXPECT_EQ(page["rate"][0]["points"][0], (nlohmann::json{1, 1e-4}));
-  EXPECT_EQ(page["rate"][1]["points"], (nlohmann::json{{40, 3e-3}}));
   EXPECT_EQ(page["norms"].size(), 3u);
   EXPECT_EQ(page["norms"][0]["points"][0], (nlohmann::json{1, 2.0}));
   EXPECT_EQ(page["norms"][2]["name"], "middle block");
@@ -90,6 +88,15 @@ TEST(RunPage, HoldsTheRecords) {
   EXPECT_EQ(page["means"]["window"], 4);
   EXPECT_NEAR(page["means"]["first"], (run[0].loss + run[1].loss + run[2].loss + run[3].loss) / 4, 1e-5);
   EXPECT_NEAR(page["means"]["last"], (run[36].loss + run[37].loss + run[38].loss + run[39].loss) / 4, 1e-5);
+}
+
+TEST(RunPage, ARateThatIsFoundStandsForTheOneThatWasSet) {
+  std::vector<StepRecord> run = records(2);
+  EXPECT_EQ(parsed(run_page({}, run))["rate"][0]["name"], "learning rate");
+  for (StepRecord& r : run) r.found_lr = 3e-3;
+  const auto rate = parsed(run_page({}, run))["rate"];
+  EXPECT_EQ(rate.size(), 1u);
+  EXPECT_EQ(rate[0]["points"], (nlohmann::json{{1, 3e-3}, {2, 3e-3}}));
 }
 
 TEST(RunPage, OneStepAndNone) {
@@ -170,7 +177,8 @@ TEST(RunPage, CommandsAreForAShell) {
   EXPECT_EQ(of(TrainMode::lora)[0].text, "wick generate --model 'it'\\''s' --lora 'a b/x.safetensors' --prompt \"…\"");
   EXPECT_EQ(of(TrainMode::lora)[1].text, "wick train --config 'a b/config.toml' --resume");
   EXPECT_EQ(of(TrainMode::full)[0].text, "wick generate --model 'a b/x.safetensors' --prompt \"…\"");
-  EXPECT_EQ(of(TrainMode::vae).size(), 2u);
+  EXPECT_EQ(of(TrainMode::vae), of(TrainMode::full));
+  EXPECT_EQ(page_commands({.transformer = "x"}, "y").size(), 2u) << "a model of several files has no short command";
 }
 
 }  // namespace

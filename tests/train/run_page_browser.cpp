@@ -141,7 +141,7 @@ std::vector<StepRecord> long_run(int64_t steps) {
   std::vector<StepRecord> records;
   for (int64_t step = 1; step <= steps; ++step)
     records.push_back({.step = step,
-                       .loss = 1 + std::sin(double(step)),
+                       .loss = 1.1 + 0.9 * std::sin(double(step)),
                        .lr = 1e-4,
                        .grad_norm = step == 5 ? 0 : double(step),  // a step that was skipped
                        .seconds = 0.5,
@@ -160,6 +160,10 @@ constexpr const char* kReader = R"(<script>addEventListener("load", () => setTim
   note("left", steps());
   plot.dispatchEvent(new KeyboardEvent("keydown", {key: "Home"}));
   note("home", steps());
+  const ticks = () => [...document.querySelectorAll("#loss .grid + text")].map((one) => one.textContent).join(" ");
+  note("linear", ticks());
+  document.querySelector(".choice input").click();
+  note("log", ticks());
   document.querySelectorAll(".previews button")[1].click();
   document.querySelectorAll("#viewer button")[1].click();
   const viewer = document.querySelector("#viewer");
@@ -185,11 +189,12 @@ TEST_F(RunPageBrowser, ShowsLongRunsAndPreviewsToItsReader) {
     EXPECT_LE(found.at(name), 2000u);
   }
   expect_parts(
-      dom, {">Step 100,000 of 200,000, as of ", "<progress id=\"progress\" aria-label=\"Steps done\" max=\"200000\"",
-            "<span>prompt &lt;i&gt;1</span>", "<p>Once &lt;i&gt;upon&lt;/i&gt; a time</p>",
-            "data-left=\"step 100,000|step 100,000|step 100,000\"", "data-home=\"step 1|step 1|step 1\"",
-            "data-open=\"true Step 500 · prompt &lt;i&gt;0\"", "data-picture=\"24\"", "data-closed=\"false\"",
-            "data-wider=\"false\""});
+      dom,
+      {">Step 100,000 of 200,000, as of ", "<progress id=\"progress\" aria-label=\"Steps done\" max=\"200000\"",
+       "<span>prompt &lt;i&gt;1</span>", "<p>Once &lt;i&gt;upon&lt;/i&gt; a time</p>",
+       "data-left=\"step 100,000|step 100,000|step 100,000\"", "data-home=\"step 1|step 1|step 1\"",
+       "data-linear=\"0 0.5 1 1.5 2\"", "data-log=\"0.2 0.5 1 2\"", "data-open=\"true Step 500 · prompt &lt;i&gt;0\"",
+       "data-picture=\"24\"", "data-closed=\"false\"", "data-wider=\"false\""});
   std::smatch hovered;
   ASSERT_TRUE(std::regex_search(dom, hovered, std::regex("data-hovered=\"step (\\d+),\\d+\\|step (\\d+),")));
   EXPECT_NEAR(std::stod(hovered[1]), 49, 2) << "the middle, in thousands";

@@ -71,9 +71,12 @@ Json loss_curves(std::span<const StepRecord> records) {
           curve("validation", points_of(records, [](const StepRecord& r) { return r.val_loss; }))};
 }
 
+// Where the optimizer found it, what it found: the setting is a factor then.
 Json rate_curves(std::span<const StepRecord> records) {
-  return {curve("learning rate", points_of(records, [](const StepRecord& r) { return std::optional(r.lr); })),
-          curve("found by the optimizer", points_of(records, [](const StepRecord& r) { return r.found_lr; }))};
+  const std::vector<PagePoint> found = points_of(records, [](const StepRecord& r) { return r.found_lr; });
+  if (!found.empty()) return Json::array({curve("found by the optimizer", found)});
+  return Json::array(
+      {curve("learning rate", points_of(records, [](const StepRecord& r) { return std::optional(r.lr); }))});
 }
 
 Json norm_curves(std::span<const StepRecord> records) {
@@ -177,11 +180,11 @@ std::vector<PageLine> page_commands(const TrainConfig& config, const std::string
   const std::filesystem::path output = config.output;
   std::vector<PageLine> commands;
   const auto add = [&](const char* name, const std::string& command) { commands.push_back({name, "wick " + command}); };
-  if (config.train == TrainMode::lora && !config.model.empty())
+  if (config.train != TrainMode::lora)
+    add("Use the model", fmt::format("generate --model {} --prompt \"…\"", shell_word(output / result)));
+  else if (!config.model.empty())
     add("Use the LoRA", fmt::format("generate --model {} --lora {} --prompt \"…\"", shell_word(config.model),
                                     shell_word(output / result)));
-  if (config.train == TrainMode::full)
-    add("Use the model", fmt::format("generate --model {} --prompt \"…\"", shell_word(output / result)));
   add("Go on after a stop, or with more --steps",
       fmt::format("train --config {} --resume", shell_word(output / "config.toml")));
   commands.push_back({"Compare runs", "tensorboard --logdir " + shell_word(output / "logs")});

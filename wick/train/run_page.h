@@ -29,6 +29,7 @@ struct PageSetting {
 
 struct PageLine {
   std::string name, text;
+  bool operator==(const PageLine&) const = default;
 };
 
 struct RunPage {

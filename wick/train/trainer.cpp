@@ -159,11 +159,14 @@ class Run {
     write_data_files(data_list(), job_->data_files());
   }
 
-  void show_run(const RunLog& log) const {
+  void show_run(const RunLog& log) {
     write_page(log);
     log.draw_plot();
   }
-  void write_page(const RunLog& log) const {
+
+  // The numbers are kept in metrics.jsonl: where the page fails the run goes on.
+  void write_page(const RunLog& log) try {
+    if (log.records().empty()) return;  // nothing that would be lost with its folder
     const std::string result = job_->last_file(output_ / config_.name).lexically_relative(output_).begin()->string();
     const RunPage page{.title = title(),
                        .steps = config_.steps,
@@ -172,6 +175,10 @@ class Run {
                        .facts = facts_,
                        .commands = page_commands(config_, result)};
     write_file_atomically(output_ / "index.html", run_page(page, log.records()));
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& e) {
+    progress_.say(fmt::format("{}; the run goes on without its page", e.what()));
   }
 
   std::vector<PageLine> facts() const {
