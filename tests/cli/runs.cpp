@@ -134,6 +134,8 @@ const std::vector<Wrong> kWrong = {
     {"", kOut + "--name a/b", 2, {"--name", "'a/b'"}},
     {"", kOut + "--name state", 2, {"--name", "'state'"}},
     {"", kOut + "--name loss.png", 2, {"--name", "'loss.png'"}},
+    {"", kOut + "--name index.html", 2, {"--name", "'index.html'"}},
+    {"", kOut + "--name samples", 2, {"--name", "'samples'"}},
     {"", kOut + "--name " + std::string(250, 'x'), 2, {"--name", "at most 200 bytes, found 250"}},
     {"", "train", 2, {"--model is missing"}},
 };

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "io/files.h"
+#include "wick/train/run_log.h"
+
 namespace wick {
 namespace {
 
@@ -56,6 +59,14 @@ TEST(LossPlot, ShowsTitleRateAndValidation) {
   const Image validated = plot_loss(points, std::string(500, 'W'));  // wider than the picture: cut
   EXPECT_GT(pixels_like(validated, 200, 70, 30), 20);
   EXPECT_GT(pixels_like(validated, 40, 44, 52), pixels_like(plain, 40, 44, 52) + 1000) << "the title";
+}
+
+TEST(LossPlot, ARunsPlotShowsTheRateThatWasFound) {
+  const TemporaryDirectory folder;
+  RunLog log(folder.path(), 0, "fox");
+  log.add({.step = 1, .loss = 2, .lr = 1, .found_lr = 1e-3});
+  log.draw_plot();
+  EXPECT_EQ(read_image(folder / "loss.png").rgb, plot_loss({{1, 2, 1e-3}}, "fox").rgb);
 }
 
 }  // namespace

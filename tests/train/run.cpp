@@ -1,4 +1,5 @@
 // Whole runs of `wick train` on the golden model: their files, and that no way of stopping them changes the result.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -106,8 +107,8 @@ TEST_F(RunTest, LeavesEverythingItPromises) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const fs::path out = folder_ / "out";
   for (const char* file : {"lora.safetensors", "lora-000002.safetensors", "lora-000004.safetensors",
-                           "lora-000006.safetensors", "config.toml", "metrics.jsonl", "state/state-000004.safetensors",
-                           "state/state-000006.safetensors", "state/dataset.sha256"})
+                           "lora-000006.safetensors", "config.toml", "metrics.jsonl", "index.html",
+                           "state/state-000004.safetensors", "state/state-000006.safetensors", "state/dataset.sha256"})
     EXPECT_TRUE(fs::exists(out / file)) << file;
   EXPECT_EQ(lines("out"), 6);
   EXPECT_GT(read_image(out / "loss.png").width, 400);
@@ -626,7 +627,7 @@ TEST_F(RunTest, AnEarlierRunIsNotWrittenOver) {
 }
 
 TEST_F(RunTest, FilesOfOthersAreNotWrittenOver) {
-  for (const char* file : {"config.toml", "loss.png", "lora.safetensors", "lora-000002.safetensors"})
+  for (const char* file : {"config.toml", "index.html", "loss.png", "lora.safetensors", "lora-000002.safetensors"})
     for (const bool resume : {false, true}) {
       fs::remove_all(folder_ / "out");
       fs::create_directory(folder_ / "out");
@@ -640,6 +641,30 @@ TEST_F(RunTest, FilesOfOthersAreNotWrittenOver) {
   write_plain(folder_ / "out/lora-notes.txt", "mine");
   EXPECT_EQ(train("out", {"--steps", "1"}).code, 0);
   EXPECT_EQ(read_plain(folder_ / "out/lora-notes.txt"), "mine");
+}
+
+TEST_F(RunTest, ThePageGrowsWithTheRun) {
+  const ChildProcess run(arguments("out", {"--steps", "600", "--save-every", "3"}), folder_.path());
+  const fs::path page = folder_ / "out/index.html";
+  const auto holds = [&](const char* text) {
+    return fs::exists(page) && read_plain(page).find(text) != std::string::npos;
+  };
+  while (!holds("\"step\":6,") && lines("out") < 60) std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_TRUE(holds("\"steps\":600,"));
+  EXPECT_FALSE(fs::exists(folder_ / "out/loss.png"));
+  run.signal(SIGINT);
+  run.wait();
+  EXPECT_TRUE(holds(fmt::format("\"step\":{},\"steps\":600", lines("out")).c_str())) << "as it was stopped";
+}
+
+TEST_F(RunTest, WithoutAPageTheRunGoesOn) {
+  ASSERT_EQ(train("out", {"--steps", "2"}).code, 0);
+  fs::remove(folder_ / "out/index.html");
+  fs::create_directory(folder_ / "out/index.html");
+  const Outcome outcome = train("out", {"--resume"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"out/index.html: ", "; the run goes on without its page", "Trained "})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out;
 }
 
 TEST_F(RunTest, TwoAtOnceDoNotShareAFolder) {

@@ -28,7 +28,7 @@ TEST(Summary, TellsInTenLinesWhatWasTrainedHowItWentAndWhatToDo) {
           "Steps     40 steps of 1 picture, in 1:02:03: 1.00 steps/s",
           "Loss      0.7500 at first, 0.0253 at last, means of 2 steps; validation 0.5000, the least 0.2500 at step 10",
           "Memory    cpu: 1.0 MiB at the peak", "Result    /o/fox.safetensors, and 2 results from before it",
-          "Curves    /o/loss.png", "Previews  /o/samples/sheet.png",
+          "Page      /o/index.html", "Previews  /o/samples/sheet.png",
           "Next      wick generate --model '/m/my model' --lora /o/fox.safetensors --prompt 'it'\\''s' --out "
           "picture.png; for ComfyUI copy the LoRA to models/loras"}));
 }

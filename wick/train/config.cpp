@@ -174,7 +174,8 @@ void check_name(const std::string& name) {
               "--name: expected a file name without '/', found '{}'", name);
   // The names beside the result, and room for suffixes.
   constexpr size_t kLongestName = 200;
-  static constexpr std::string_view kTaken[] = {"state", "logs", "cache", "config.toml", "metrics.jsonl", "loss.png"};
+  static constexpr std::string_view kTaken[] = {"state",       "logs",          "cache",    "samples",
+                                                "config.toml", "metrics.jsonl", "loss.png", "index.html"};
   check_usage(std::find(std::begin(kTaken), std::end(kTaken), name) == std::end(kTaken),
               "--name: '{}' is what a run calls another of its files; choose another", name);
   check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());

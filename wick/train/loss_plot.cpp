@@ -76,7 +76,7 @@ void draw_legend(Image& canvas, bool is_validated) {
   std::vector<std::pair<std::string, Color>> entries{{"each step", kEachStep}, {"moving average", kAverage}};
   if (is_validated) entries.emplace_back("validation", kValidation);
   entries.emplace_back("learning rate", kRate);
-  int x = kLeft;
+  int x = kLeft + 40;  // apart from the name of the axis
   for (const auto& [name, color] : entries) {
     draw_rectangle(canvas, x, kTop - 58, 50, 8, color);
     write(canvas, name, x + 66, kTop - 70);

@@ -13,7 +13,7 @@ namespace wick {
 
 struct LossPoint {
   int64_t step = 0;
-  double loss = 0, lr = 0;
+  double loss = 0, lr = 0;  // lr: where the optimizer finds it, what it found
   std::optional<double> validation = {};
 };
 

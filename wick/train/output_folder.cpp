@@ -30,8 +30,8 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-constexpr std::array kFiles = {"config.toml", "loss.png", "metrics.jsonl"};
-constexpr std::array kFolders = {"cache", "logs", "state"};
+constexpr std::array kFiles = {"config.toml", "index.html", "loss.png", "metrics.jsonl"};
+constexpr std::array kFolders = {"cache", "logs", "samples", "state"};
 
 // Whether a run has been there: it leaves its lock, even where its states are gone, or states.
 bool had_a_run(const fs::path& output) {
@@ -89,7 +89,8 @@ std::vector<std::string> written_over(const fs::path& output, const std::string&
   std::error_code ignored;
   if (is_there(output / "metrics.jsonl") && !fs::is_empty(output / "metrics.jsonl", ignored))
     found.emplace_back("metrics.jsonl");
-  if (is_there(output / "loss.png")) found.emplace_back("loss.png");
+  for (const char* drawn : {"index.html", "loss.png"})
+    if (is_there(output / drawn)) found.emplace_back(drawn);
   for (const fs::path& file : state_files(output / "state")) found.push_back("state/" + file.filename().string());
   return found;
 }

@@ -132,8 +132,7 @@ void PreviewFolder::add(int64_t step, size_t index, const Preview& preview) {
 }
 
 std::string PreviewFolder::label_of(size_t number) const {
-  const std::string prompt(number < prompts_.size() ? prompt_of(prompts_[number]) : "");
-  return fmt::format("{}: {}", number, shortened(prompt));
+  return fmt::format("{}: {}", number, shortened(std::string(prompt_of(line_of(number)))));
 }
 
 std::string PreviewFolder::record_of(Place place, const fs::path& file) const {
@@ -179,7 +178,7 @@ void PreviewFolder::draw_sheet() {
 
 std::vector<StoredPreview> PreviewFolder::all() const {
   std::vector<StoredPreview> previews;
-  for (const auto& [place, file] : files_) previews.push_back({place.first, place.second, file});
+  for (const auto& [place, file] : files_) previews.push_back({place.first, place.second, line_of(place.second), file});
   return previews;
 }
 

@@ -22,7 +22,8 @@ namespace wick {
 
 struct StoredPreview {
   int64_t step = 0;
-  size_t number = 0;  // of its prompt, in prompts()
+  size_t number = 0;   // of its prompt
+  std::string prompt;  // its line in the file of prompts; empty where that is lost
   std::filesystem::path file;
 };
 
@@ -47,6 +48,7 @@ class PreviewFolder {
   std::optional<Place> place_of(const std::filesystem::path& file) const;
   void find(std::optional<int64_t> step);
   void number_prompts(const std::vector<SamplePrompt>& prompts, bool anew);
+  std::string line_of(size_t number) const { return number < prompts_.size() ? prompts_[number] : ""; }
   std::string label_of(size_t number) const;  // "3: a fox in the snow"
   std::string record_of(Place place, const std::filesystem::path& file) const;
   const Image& small(Place place);

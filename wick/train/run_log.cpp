@@ -117,7 +117,7 @@ void RunLog::sync() {
 
 void RunLog::draw_plot() const {
   std::vector<LossPoint> points;
-  for (const StepRecord& r : records_) points.push_back({r.step, r.loss, r.lr, r.val_loss});
+  for (const StepRecord& r : records_) points.push_back({r.step, r.loss, r.found_lr.value_or(r.lr), r.val_loss});
   if (!points.empty()) write_image(output_ / "loss.png", plot_loss(points, title_));
 }
 

@@ -35,24 +35,22 @@ std::string loss_in_words(std::span<const StepRecord> records) {
   return text;
 }
 
-// What to do with the result.
-std::string next_of(const RunSummary& run, const TrainConfig& config, ModelKind kind) {
-  const std::string result = shell_word(run.result.string());
+}  // namespace
+
+std::string command_for_result(const TrainConfig& config, ModelKind kind, const std::filesystem::path& result,
+                               const std::string& prompt) {
   std::string model;
   if (config.train != TrainMode::lora) {
-    model = " --model " + result;
+    model = " --model " + shell_word(result.string());
   } else {
     if (!config.model.empty()) model = " --model " + shell_word(config.model);
     for (const auto& [part, path] : model_files(config).parts) model += " " + part_flag(part) + " " + shell_word(path);
-    model += " --lora " + result;
+    model += " --lora " + shell_word(result.string());
   }
   if (kind == ModelKind::text) return "wick chat" + model;
-  const std::string prompt = shell_word(run.prompt.empty() ? "TEXT" : run.prompt);
-  return fmt::format("wick generate{} --prompt {} --out picture.png", model, prompt) +
-         (config.train == TrainMode::lora ? "; for ComfyUI copy the LoRA to models/loras" : "");
+  return fmt::format("wick generate{} --prompt {} --out picture.png", model,
+                     prompt.empty() ? "TEXT" : shell_word(prompt));
 }
-
-}  // namespace
 
 std::string shell_word(const std::string& word) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
@@ -79,9 +77,11 @@ std::vector<std::string> summary_of(const RunSummary& run, const TrainConfig& co
   add("Result",
       run.result.string() +
           (run.saved_before > 0 ? fmt::format(", and {} from before it", count_of(run.saved_before, "result")) : ""));
-  add("Curves", in_output("loss.png"));
+  add("Page", in_output("index.html"));
   if (!run.prompt.empty()) add("Previews", in_output(kind == ModelKind::text ? "samples" : "samples/sheet.png"));
-  add("Next", next_of(run, config, kind));
+  const bool is_for_comfyui = kind == ModelKind::pictures && config.train == TrainMode::lora;
+  add("Next", command_for_result(config, kind, run.result, run.prompt) +
+                  (is_for_comfyui ? "; for ComfyUI copy the LoRA to models/loras" : ""));
   return lines;
 }
 

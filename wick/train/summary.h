@@ -28,6 +28,10 @@ struct RunSummary {
 std::vector<std::string> summary_of(const RunSummary& run, const TrainConfig& config, ModelKind kind,
                                     std::span<const StepRecord> records);
 
+// The command that draws or talks with the result.
+std::string command_for_result(const TrainConfig& config, ModelKind kind, const std::filesystem::path& result,
+                               const std::string& prompt = {});
+
 // As a shell reads it: in single quotes where it needs some.
 std::string shell_word(const std::string& word);
 

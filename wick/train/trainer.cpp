@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,6 +25,7 @@
 #include "wick/train/preview_folder.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
+#include "wick/train/run_page.h"
 #include "wick/train/state.h"
 #include "wick/train/step.h"
 #include "wick/train/summary.h"
@@ -158,6 +161,58 @@ class Run {
     write_data_files(data_list(), job_->data_files());
   }
 
+  void show_run(const RunLog& log) {
+    write_page(log);
+    log.draw_plot();
+  }
+
+  // The numbers are kept in metrics.jsonl: where the page fails the run goes on.
+  void write_page(const RunLog& log) try {
+    if (log.records().empty()) return;  // nothing that would be lost with its folder
+    const std::string result = job_->last_file(output_ / config_.name).lexically_relative(output_).begin()->string();
+    const RunPage page{.title = title(),
+                       .steps = config_.steps,
+                       .result = result,
+                       .settings = page_settings(config_),
+                       .facts = facts_,
+                       .commands = page_commands(config_, kind_of(model_), result),
+                       .previews = page_previews()};
+    write_file_atomically(output_ / "index.html", run_page(page, log.records()));
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& e) {
+    progress_.say(fmt::format("{}; the run goes on without its page", e.what()));
+  }
+
+  std::vector<PagePreview> page_previews() const {
+    if (!previews_) return {};
+    std::vector<PagePreview> all;
+    for (const StoredPreview& preview : previews_->all()) {
+      const bool is_text = preview.file.extension() == ".txt";
+      all.push_back({.step = preview.step,
+                     .index = preview.number,
+                     .prompt = preview.prompt,
+                     .file = is_text ? "" : preview.file.lexically_relative(output_).string(),
+                     .text = is_text ? read_file(preview.file) : ""});
+    }
+    return all;
+  }
+
+  std::vector<PageLine> facts() const {
+    std::vector<PageLine> all{{"Model", config_.model.empty() ? config_.transformer : config_.model}};
+    if (task_) all.push_back({"Trained", task_->describe()});
+    all.push_back({"Steps", steps_in_words()});
+    for (const std::string& path : config_.dataset) all.push_back({"Data set", path});
+    all.push_back({"Contents", fmt::format("{}; {}", job_->describe(), count_of(job_->data_files().size(), "file"))});
+    for (const std::string& path : config_.val) all.push_back({"Validation", path});
+    all.push_back({"Memory", fmt::format("{} needed on {}, {} of them for activations", readable_bytes(plan_->total()),
+                                         backend_.name(), readable_bytes(plan_->activations))});
+    std::vector<std::string> remarks = job_->remarks();
+    if (task_) std::ranges::copy(task_->remarks(), std::back_inserter(remarks));
+    for (const std::string& remark : remarks) all.push_back({"Remark", remark});
+    return all;
+  }
+
   // How many results the disk will have to hold is not known; one, and a state beside it, it must.
   void check_disk() {
     const std::optional<uint64_t> free = free_disk(output_);
@@ -208,8 +263,11 @@ class Run {
     if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
     std::error_code missing;
     const fs::file_time_type drawn = fs::last_write_time(output_ / "loss.png", missing);
-    if (missing || drawn < fs::last_write_time(resumed_->path()))
-      RunLog(output_, resumed_->state().step, title()).draw_plot();
+    if (missing || drawn < fs::last_write_time(resumed_->path())) {
+      facts_ = facts();
+      open_previews(resumed_->state().step);
+      show_run(RunLog(output_, resumed_->state().step, title()));
+    }
     progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                               output_.string(), resumed_->state().step, config_.steps));
     return true;
@@ -228,10 +286,8 @@ class Run {
     train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
     if (resumed_) go_on();
     log_.emplace(output_, step_, title());
-    if (!config_.sample_prompts.empty()) {
-      prompts_ = read_sample_prompts(config_.sample_prompts);
-      previews_.emplace(output_, config_.name, prompts_, resumed_ ? std::optional(step_) : std::nullopt);
-    }
+    open_previews(resumed_ ? std::optional(step_) : std::nullopt);
+    facts_ = facts();
     progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
                               resumed_ ? fmt::format(", going on after step {}", step_) : ""));
   }
@@ -274,9 +330,10 @@ class Run {
       if (due) save_checkpoint();
       if (timely) save_state_in_time();
       if (shows) make_previews();
+      if (due || timely || shows || is_validated(step_)) write_page(*log_);
       if (stop) {
         if (!due) save_state_of(state());
-        log_->draw_plot();
+        show_run(*log_);
         progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
                                   config_.steps, (output_ / "config.toml").string()));
         return RunResult::interrupted;
@@ -287,7 +344,7 @@ class Run {
     TrainState last = state();
     last.finished = true;
     save_state_of(last);
-    log_->draw_plot();
+    show_run(*log_);
     for (const std::string& line : summary(result)) progress_.say(line);
     return RunResult::finished;
   }
@@ -374,7 +431,7 @@ class Run {
     std::string kept = "no state was saved";
     if (const auto step = states_.newest_step())
       kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
-    log_->draw_plot();
+    show_run(*log_);
     fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
          kept);
   }
@@ -405,10 +462,18 @@ class Run {
     remove_older_results(config_);
   }
 
+  // Those of a run that goes on without them stay.
+  void open_previews(std::optional<int64_t> step) {
+    std::error_code missing;
+    if (!config_.sample_prompts.empty()) prompts_ = read_sample_prompts(config_.sample_prompts);
+    if (!prompts_.empty() || (step && fs::exists(output_ / "samples", missing)))
+      previews_.emplace(output_, config_.name, prompts_, step);
+  }
+
   // Before the first step, and when they are asked for; else when something is saved. The last step's come with the
   // result.
   bool is_previewed(int64_t step) {
-    if (!previews_) return false;
+    if (prompts_.empty()) return false;
     if (step == 0) return true;
     const int64_t each = config_.sample_every, epochs = config_.sample_every_epochs;
     return (each > 0 && step % each == 0) || is_end_of(shown_epochs_, step) ||
@@ -575,7 +640,8 @@ class Run {
   std::optional<TrainStep> train_step_;
   std::optional<RunLog> log_;
   std::vector<SamplePrompt> prompts_;
-  std::optional<PreviewFolder> previews_;  // with --sample-prompts
+  std::optional<PreviewFolder> previews_;  // with --sample-prompts, or where there are some
+  std::vector<PageLine> facts_;            // for the page
   int64_t step_ = 0;                       // optimizer steps done, or enqueued
 
   // A step that the device may still be computing, while the host prepares the next.

@@ -4,6 +4,7 @@
 //                                                 language models)
 //   config.toml                                   the settings, to do it again
 //   metrics.jsonl, logs/, loss.png                how it went
+//   index.html                                    all of this as a page, which a browser opens from the disk
 //   state/state-000100.safetensors …              where it stands, for --resume: the newest two
 //   state/dataset.sha256                          the files of its data set, to tell which of them changed
 //
