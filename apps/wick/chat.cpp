@@ -9,6 +9,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "flag_table.h"
 #include "model_path.h"
 #include "text_flags.h"
 #include "validators.h"
@@ -143,21 +144,22 @@ void chat(const ChatArguments& a) {
 void add_chat_command(CLI::App& app) {
   const auto a = std::make_shared<ChatArguments>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a language model");
+  cli::begin_group(*command, "Model");
   cli::add_language_model(*command, a->model);
-  command->add_option("--system", a->system, "What the model is told before the first message")->type_name("TEXT");
   cli::add_loras(*command, a->loras);
+  cli::begin_group(*command, "Conversation");
+  command->add_option("--system", a->system, "What the model is told before the first message")->type_name("TEXT");
+  cli::set_choices(command->add_option("--on-full", a->on_full,
+                                       "Where the context is full: an error, or forget what was said first [error]"),
+                   {"error", "forget"});
+  command->add_flag("--no-thinking", a->no_thinking, "Answer at once, where a model may think first");
+  cli::begin_group(*command, "Answers");
   command->add_option("--seed", a->seed, "Seed of the first answer's draws [0]")
       ->type_name("INT")
       ->transform(cli::seed_number());
-  command
-      ->add_option("--on-full", a->on_full,
-                   "Where the context is full: an error, or forget what was said first [error]")
-      ->type_name("error|forget")
-      ->check(cli::one_of({"error", "forget"}));
-  command->add_flag("--no-thinking", a->no_thinking, "Answer at once, where a model may think first");
-  a->flags.add_to(*command);
-  a->flags.held.add_flags(*command);
+  a->flags.add_to(*command, "4096, or its positions");
   a->run_on.add_flags(*command);
+  a->flags.held.add_flags(*command);
   command->footer(
       "Messages are lines of standard input, also where that is no terminal.\n"
       "\n"
