@@ -11,9 +11,9 @@ void set_up(CLI::App& app) {
   app.set_help_flag("-h,--help", "Show what there is, of a command too: wick COMMAND --help")->group("Flags");
   app.set_version_flag("-V,--version", "wick " WICK_VERSION, "Show the version")->group("Flags");
   app.require_subcommand(0, 1);
-  for (const auto add :
-       {add_train_command, add_plan_command, add_generate_command, add_chat_command, add_eval_command,
-        add_merge_command, add_convert_command, add_inspect_command, add_forward_command, add_doctor_command})
+  for (const auto add : {add_train_command, add_plan_command, add_generate_command, add_chat_command, add_eval_command,
+                         add_merge_command, add_convert_command, add_inspect_command, add_forward_command,
+                         add_doctor_command, add_completions_command})
     add(app);
   for (CLI::App* command : app.get_subcommands({})) {  // every command gets these flags
     command->get_help_ptr()->group("");

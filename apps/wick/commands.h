@@ -17,6 +17,7 @@ void add_convert_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_forward_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
+void add_completions_command(CLI::App& app);
 
 // Makes an empty app the program: all commands in the order of --help, and the flags that every command has.
 void set_up(CLI::App& app);

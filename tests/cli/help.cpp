@@ -2,22 +2,12 @@
 #include <set>
 #include <sstream>
 
-#include "apps/wick/commands.h"
 #include "apps/wick/flag_table.h"
 #include "cli/program.h"
+#include "cli/whole_program.h"
 
 namespace wick {
 namespace {
-
-struct Program {
-  Program() { set_up(app); }
-  std::vector<const CLI::App*> commands() const {  // and the program itself
-    std::vector<const CLI::App*> all{&app};
-    for (const CLI::App* command : app.get_subcommands({})) all.push_back(command);
-    return all;
-  }
-  CLI::App app{"", "wick"};
-};
 
 size_t characters(const std::string& utf8) {
   return size_t(std::ranges::count_if(utf8, [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
@@ -31,7 +21,7 @@ std::set<std::string> lines_of(const std::string& text) {
 }
 
 TEST(Help, EveryFlagHasAGroupATextAndAType) {
-  const Program program;
+  const WholeProgram program;
   for (const CLI::App* command : program.app.get_subcommands({})) {
     for (const CLI::Option* option : command->get_options()) {
       SCOPED_TRACE(command->get_name() + " " + option->get_name());
@@ -45,14 +35,15 @@ TEST(Help, EveryFlagHasAGroupATextAndAType) {
       EXPECT_FALSE(row.text.ends_with('.') || row.text.find(" [0") != row.text.npos) << row.text;
       EXPECT_EQ(row.text.find("default"), row.text.npos) << "a default stands at the end, in brackets";
       EXPECT_EQ(std::ranges::count(std::vector<std::string>{"UINT", "FLOAT", "BOOLEAN"}, row.value), 0) << row.value;
-      const std::string name = row.is_positional() ? "file" : row.names.back();
-      EXPECT_EQ(row.value.empty(), command->get_option(name)->get_items_expected_max() == 0);
+      const bool is_switch =
+          !row.is_positional() && command->get_option(row.names.back())->get_items_expected_max() == 0;
+      EXPECT_EQ(row.value.empty(), is_switch);
     }
   }
 }
 
 TEST(Help, DefaultsAreApartFromTexts) {
-  const Program program;
+  const WholeProgram program;
   std::map<std::string, std::string> otherwise;
   for (const cli::FlagRow& row : cli::flag_table(*program.app.get_subcommand("train")))
     otherwise[row.names.front()] = row.otherwise;
@@ -62,7 +53,7 @@ TEST(Help, DefaultsAreApartFromTexts) {
 }
 
 TEST(Help, EveryCommandHasExamples) {
-  for (const Program program; const CLI::App* command : program.commands()) {
+  for (const WholeProgram program; const CLI::App* command : program.commands()) {
     const std::string& footer = command->get_footer();
     const size_t begin = std::min(footer.find("Examples:\n"), footer.size());
     size_t examples = 0;
@@ -74,7 +65,7 @@ TEST(Help, EveryCommandHasExamples) {
 }
 
 TEST(Help, IsNoWiderThanAsked) {
-  const Program program;
+  const WholeProgram program;
   const std::string before = std::getenv("COLUMNS") ? std::getenv("COLUMNS") : "";
   for (const size_t columns : {40, 69, 70, 80, 120}) {
     setenv("COLUMNS", std::to_string(columns).c_str(), 1);
