@@ -24,14 +24,6 @@ std::vector<std::string> names_of_flags(const CLI::App& command) {
   return names;
 }
 
-const CLI::App& command_of(const CLI::App& app, const std::string& word) {
-  for (const CLI::App* command : app.get_subcommands({}))
-    if (command->get_name() == word) return *command;
-  std::vector<std::string> names = names_of_commands(app);
-  names.push_back("help");
-  fail_usage("{}: no such command{} (see wick --help)", word, did_you_mean(word, names));
-}
-
 // Takes the words of one command in the order in which they were written.
 class Reader {
  public:
@@ -80,7 +72,7 @@ class Reader {
   void take_plain(const std::string& word) {
     words_.push_back(word);
     if (!in_command()) {
-      app_ = &command_of(*app_, word);
+      app_ = &command_called(word, *app_);
       return;
     }
     const auto options = app_->get_options([](const CLI::Option* option) { return option->get_positional(); });

@@ -34,8 +34,8 @@ TEST(Commands, NumbersAreDecimal) {
   expect_words(run_well("plan --device cpu --model tiny-llm --context 0100").out, {"Text of up to 100 tokens"});
 }
 
-const std::vector<std::string> kCommands = {"train",   "plan",    "generate", "chat",   "eval",       "merge",
-                                            "convert", "inspect", "forward",  "doctor", "completions"};
+const std::vector<std::string> kCommands = {"train",   "plan",    "generate", "chat",   "eval",        "merge",
+                                            "convert", "inspect", "forward",  "doctor", "completions", "manual"};
 
 TEST(Commands, HelpIsAskedForInMoreThanOneWay) {
   const std::string all = run_well("--help").out;

@@ -44,6 +44,7 @@ TEST_F(BashCompletions, OfCommandsAndFlags) {
   EXPECT_TRUE(offers("''").starts_with("train plan generate "));
   EXPECT_EQ(offers("--v"), "--version\n");
   EXPECT_EQ(offers("help c"), "chat convert completions\n");
+  EXPECT_EQ(offers("manual tr"), "train\n");
   EXPECT_EQ(offers("train --see"), "--seed\n");
   EXPECT_EQ(offers("train --network-d"), "--network-dim --network-dropout\n") << "other names of flags";
   EXPECT_EQ(offers("chat --no"), "--no-thinking\n");
