@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -174,6 +175,7 @@ void chat_by_lines(Conversation& conversation) {
 
 void chat_at_terminal(Conversation& conversation) {
   fmt::print("A line is a message. /help lists commands; Ctrl-C ends an answer, Ctrl-D the chat.\n");
+  std::signal(SIGINT, SIG_IGN);  // between an answer, which it ends, and the next line, where Ctrl-C is a key
   cli::ChatHistory history(cli::ChatHistory::file());
   cli::LineEditor editor(history.lines());
   for (bool goes_on = true; goes_on;) {

@@ -18,13 +18,14 @@ void add_completions_command(CLI::App& app) {
   CLI::Option* shells = command->add_option("shell", *shell, "The shell that is to read it")->required();
   cli::set_choices(shells, {"bash", "zsh", "fish"});
   command->footer(
-      "Once, for all shells that begin later:\n"
+      "A shell that begins later finds its script in such a file; zsh where .zshrc has fpath+=~/.zfunc before "
+      "compinit.\n"
       "\n"
       "Examples:\n"
       "  wick completions bash > ~/.local/share/bash-completion/completions/wick\n"
-      "  wick completions zsh > ~/.zfunc/_wick   # in .zshrc: fpath+=~/.zfunc, before compinit\n"
+      "  wick completions zsh > ~/.zfunc/_wick\n"
       "  wick completions fish > ~/.config/fish/completions/wick.fish\n"
-      "  source <(wick completions bash)         # for this one alone");
+      "  source <(wick completions bash)   # for this shell alone");
   command->callback([&app, shell] {
     const auto script = *shell == "bash"  ? cli::bash_completions
                         : *shell == "zsh" ? cli::zsh_completions

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kChat = "chat --model tiny-llm --temperature 0 --device cpu ";
+const std::string kChatWarm = "chat --model tiny-llm --device cpu ", kChat = kChatWarm + "--temperature 0 ";
 const std::string kCow = "What does a cow say?", kMoo = "A cow says moo.";
 constexpr const char *kUp = "\x1b[A", *kLeft = "\x1b[D", *kBack = "\x7f", *kInterrupt = "\x03", *kEnd = "\x04",
                      *kSuspend = "\x1a";
@@ -108,8 +108,23 @@ TEST_F(ChatTerminal, ALongLineIsReadWhole) {
   EXPECT_EQ(history(), kCow + "\n") << "none of more than 4 KiB";
 }
 
+TEST_F(ChatTerminal, CtrlCEndsAnAnswerAndNotTheChat) {
+  Terminal terminal(kChatWarm + "--temperature 100 --max-tokens 400 --verbose",
+                    variables());  // which seldom ends itself
+  for (int times = 0; times < 3; ++times) {
+    terminal.await_prompt();
+    terminal.type("/reset\n");
+    terminal.await_prompt();
+    terminal.type(kCow + "\n");
+    terminal.await("cow say?\r\n");
+    terminal.interrupt_when_shown();
+    terminal.await("answer: ");
+  }
+  EXPECT_NE(end(terminal).find("ended by cancelled"), std::string::npos);
+}
+
 TEST_F(ChatTerminal, StopsAndGoesOn) {
-  Terminal terminal(kChat + "; echo stopped; fg", variables() + "; set -m");
+  Terminal terminal(kChat + "; echo stopped; fg", variables(), /*job=*/true);
   terminal.await_prompt();
   terminal.type("What does");
   terminal.await("What does");

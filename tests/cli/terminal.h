@@ -16,9 +16,10 @@ namespace wick {
 
 class Terminal {
  public:
-  // Both are shell text; what stands before and behind the program is the shell's.
-  Terminal(const std::string& arguments, const std::string& variables) {
-    const std::string command = "export OMP_NUM_THREADS=1 TERM=xterm " + variables + "; '" WICK_BINARY "' " + arguments;
+  // Both are shell text; with `job` it is a job of the shell, which goes on with what stands behind the arguments.
+  Terminal(const std::string& arguments, const std::string& variables, bool job = false) {
+    const std::string command = "export OMP_NUM_THREADS=1 TERM=xterm " + variables + (job ? "; set -m; " : "; exec ") +
+                                "'" WICK_BINARY "' " + arguments;
     winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
     child_ = forkpty(&fd_, nullptr, nullptr, &size);
     if (child_ == 0) {
@@ -60,6 +61,11 @@ class Terminal {
       usleep(1000);
     }
     FAIL() << "no line is edited";
+  }
+  // Types Ctrl-C as soon as anything more is shown.
+  void interrupt_when_shown() {
+    if (shown_.size() == seen_) read_for(20'000);
+    type("\x03");
   }
   const std::string& shown() const { return shown_; }
 
