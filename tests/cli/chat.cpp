@@ -92,6 +92,12 @@ TEST_F(ChatTerminal, AWrongCommandIsToldAndNotSaid) {
   terminal.await_prompt();
   terminal.type("/help\n");
   for (const char* name : {"/help", "/reset", "/new", "/save FILE", "/exit", "/quit", "//etc"}) terminal.await(name);
+  terminal.await_prompt();
+  terminal.type("/help\n");
+  terminal.await("//etc");
+  terminal.await_prompt();
+  terminal.type(std::string(kUp) + kUp + "\n");  // behind /help, which was said twice and stands there once
+  terminal.await("nothing has been said yet");
   EXPECT_EQ(end(terminal).find("world"), std::string::npos) << "the model's answer to what it does not know";
 }
 
