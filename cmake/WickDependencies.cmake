@@ -24,6 +24,9 @@ target_include_directories(wick_image_codecs SYSTEM INTERFACE ${STB_INCLUDE_DIR}
 add_library(protozero::protozero INTERFACE IMPORTED GLOBAL)
 target_include_directories(protozero::protozero SYSTEM INTERFACE ${PROTOZERO_INCLUDE_DIR})
 
+if(WICK_PROGRAM)
+  pkg_check_modules(editline REQUIRED IMPORTED_TARGET libedit)
+endif()
 if(WICK_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)

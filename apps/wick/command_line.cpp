@@ -6,6 +6,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "commands.h"
+#include "flag_table.h"
 #include "wick/core/error.h"
 #include "wick/io/nearest.h"
 #include "wick/io/quote.h"
@@ -15,23 +17,11 @@ namespace {
 
 bool is_dashed(std::string_view word) { return word.size() > 1 && word.front() == '-'; }
 
-std::vector<std::string> names_of_commands(const CLI::App& app) {
-  std::vector<std::string> names{"help"};
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
 std::vector<std::string> names_of_flags(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   return names;
-}
-
-const CLI::App& command_of(const CLI::App& app, const std::string& word) {
-  for (const CLI::App* command : app.get_subcommands({}))
-    if (command->get_name() == word) return *command;
-  fail_usage("{}: no such command{} (see wick --help)", word, did_you_mean(word, names_of_commands(app)));
 }
 
 // Takes the words of one command in the order in which they were written.
@@ -82,7 +72,7 @@ class Reader {
   void take_plain(const std::string& word) {
     words_.push_back(word);
     if (!in_command()) {
-      app_ = &command_of(*app_, word);
+      app_ = &command_called(word, *app_);
       return;
     }
     const auto options = app_->get_options([](const CLI::Option* option) { return option->get_positional(); });
@@ -105,7 +95,7 @@ class Reader {
     if (!flag)
       fail_usage("{}: no such flag{} (see {})", word.substr(0, equals), did_you_mean(name, names_of_flags(*app_)),
                  help_of());
-    in_list_ = flag->get_items_expected_max() > 1 && flag->get_allow_extra_args();
+    in_list_ = takes_several(*flag);
     const bool wants_value = flag->get_items_expected_min() > 0 && equals == word.size();
     if (wants_value && !left_.empty())
       check_usage(!flag_of(left_.back()), "{}: expected {}, found the flag {} (see {})", name, flag->get_type_name(),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "flag_table.h"
 #include "flags.h"
 #include "model_path.h"
 #include "validators.h"
@@ -89,7 +90,9 @@ void add_convert_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("convert", "Write a language model as a GGUF file, or quantise a model of either kind");
   const auto a = std::make_shared<ConvertArguments>();
+  cli::begin_group(*command, "Model");
   cli::add_model(*command, a->model, "Model of either kind: folder, file or name");
+  cli::begin_group(*command, "Output");
   command
       ->add_option("--output", a->output,
                    "File to write; a folder for --dtype fp8 to nf4-double of a language model, and but for fp8 of a "
@@ -98,9 +101,7 @@ void add_convert_command(CLI::App& app) {
       ->required();
   std::vector<std::string> dtypes = cli::written_dtypes();
   for (const DType dtype : kOfRows) dtypes.emplace_back(name_of(dtype));
-  command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]")
-      ->type_name(fmt::format("{}", fmt::join(dtypes, "|")))
-      ->check(cli::one_of(dtypes));
+  cli::set_choices(command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]"), dtypes);
   command
       ->add_option("--max-shard-size", a->max_shard_size,
                    "The most bytes of a file in a transformers folder; more become shards with an index [5GB]")

@@ -39,7 +39,14 @@ void doctor() {
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
-  app.add_subcommand("doctor", "Show what this machine has: devices, driver, libraries, kernels")->callback(doctor);
+  CLI::App* command = app.add_subcommand("doctor", "Show what this machine has: devices, driver, libraries, kernels");
+  command->footer(
+      "Ends with 0 whatever it finds.\n"
+      "\n"
+      "Examples:\n"
+      "  wick doctor\n"
+      "  CUDA_VISIBLE_DEVICES=1 wick doctor");
+  command->callback(doctor);
 }
 
 }  // namespace wick

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "flag_table.h"
 #include "model_path.h"
 #include "text_flags.h"
 #include "validators.h"
@@ -76,12 +77,14 @@ void run_eval(const EvalArguments& a) {
 void add_eval_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Tell the perplexity of texts for a language model");
   const auto a = std::make_shared<EvalArguments>();
+  cli::begin_group(*command, "Model");
   cli::add_language_model(*command, a->model);
+  cli::add_loras(*command, a->loras)->allow_extra_args();  // --lora A B too: there is no prompt to mistake for one
+  cli::begin_group(*command, "Texts");
   command->add_option("--dataset", a->dataset, "Files of JSON lines, as `wick train` takes them")
-      ->type_name("FILE")
+      ->type_name("FILE ...")
       ->check(cli::not_empty())
       ->required();
-  cli::add_loras(*command, a->loras)->allow_extra_args();  // --lora A B too: there is no prompt to mistake for one
   command->add_option("--context", a->context, "Tokens that the model sees at once [2048, or its positions]")
       ->type_name("INT")
       ->transform(cli::integer_in(2, std::numeric_limits<int32_t>::max()));
@@ -91,10 +94,11 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once [1]")
       ->type_name("INT")
       ->transform(cli::integer_in(1, 65536));
-  a->held.add_flags(*command);
   cli::add_chat_template(*command, a->chat_template);
-  command->add_flag("--json", a->json, "Print the result as one JSON object");
   a->run_on.add_flags(*command);
+  a->held.add_flags(*command);
+  cli::begin_group(*command, "Output");
+  command->add_flag("--json", a->json, "Print the result as one JSON object");
   command->footer(
       "Of chats and of prompts with completions only what the model says counts. Each token of a text that is longer "
       "than the context is foretold in the first window that holds it.\n"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "flag_table.h"
 #include "model_path.h"
 #include "validators.h"
 #include "wick/io/count.h"
@@ -19,23 +20,21 @@ constexpr DType kQuantizedTypes[] = {DType::fp8,  DType::fp8_block, DType::int8,
 }  // namespace
 
 void RunOn::add_flags(CLI::App& command) {
-  const std::string group = "Device and precision";
-  command
-      .add_option("--device", device_, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU [auto]")
-      ->type_name("DEVICE")
+  begin_group(command, kDeviceGroup);
+  command.add_option("--device", device_, "Where it computes; auto is the first CUDA device, or the CPU [auto]")
+      ->type_name("auto|cpu|cuda|cuda:N")
       ->check([](const std::string& device) {
         return is_device_name(device) ? "" : "expected auto, cpu, cuda or cuda:N, found '" + device + "'";
-      })
-      ->group(group);
+      });
   CLI::Option* bf16 = command.add_flag("--bf16", bf16_, "Weights in bf16, and on a device all arithmetic on them");
-  bf16->group(group);
-  command.add_flag("--fp16", fp16_, "Likewise in fp16")->excludes(bf16)->group(group);
-  command.add_flag("--tf32", tf32_, "Lets a GPU round the factors of f32 products to 10 bits, which is faster")
-      ->group(group);
+  command.add_flag("--fp16", fp16_, "Likewise in fp16")->excludes(bf16);
+  command.add_flag("--tf32", tf32_, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
 }
 
 void ModelArguments::add_flags(CLI::App& command, const std::string& help) {
+  begin_group(command, "Model");
   CLI::Option* whole = add_model(command, model, help);
+  begin_group(command, kPartsGroup);
   for (const ModelPart& part : model_parts()) {
     const auto remember = [this, whole, name = std::string(part.name)](const std::string& path) {
       parts[name] = path;
@@ -43,8 +42,7 @@ void ModelArguments::add_flags(CLI::App& command, const std::string& help) {
     };
     command.add_option_function<std::string>(part_flag(part.name), remember, part.help)
         ->type_name(part.item)
-        ->check(not_empty())
-        ->group("Parts of a model of pictures");
+        ->check(not_empty());
   }
 }
 
@@ -77,11 +75,8 @@ void add_overwrite(CLI::App& command, bool& overwrite) {
 }
 
 void add_chat_template(CLI::App& command, std::string& name) {
-  command
-      .add_option(
-          "--chat-template", name,
-          "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3; auto: the model's [auto]")
-      ->type_name("NAME");
+  command.add_option("--chat-template", name, "How messages become a prompt; auto: as the model says [auto]")
+      ->type_name("auto|llama2|llama3|mistral-v1|mistral-v3|mistral-tekken|chatml|qwen3");
 }
 
 std::string kept_in_words(const Weights::Quantized& written, std::optional<DType> dtype) {
@@ -91,38 +86,32 @@ std::string kept_in_words(const Weights::Quantized& written, std::optional<DType
 }
 
 void HoldingFlags::add_flags(CLI::App& command) {
-  const std::string group = "Device and precision";
+  begin_group(command, kDeviceGroup);
   std::vector<std::string> names;
   for (const DType type : kQuantizedTypes) names.emplace_back(name_of(type));
-  command.add_option("--quantize", quantize, "Keep the matrices of the blocks in 4 to 8 bits [as the model has them]")
-      ->type_name(fmt::format("{}", fmt::join(names, "|")))
-      ->check(one_of(names))
-      ->group(group);
-  command
-      .add_flag("--fp8-compute", fp8_compute,
-                "Multiply the matrices of the blocks in fp8, on devices with tensor cores for it (8.9 and later); they "
-                "are kept as by --quantize fp8")
-      ->group(group);
+  set_choices(command.add_option("--quantize", quantize,
+                                 "Keep the matrices of the blocks in 4 to 8 bits [as the model has them]"),
+              names);
+  command.add_flag("--fp8-compute", fp8_compute,
+                   "Multiply the matrices of the blocks in fp8, on devices with tensor cores for it (8.9 and later); "
+                   "they are kept as by --quantize fp8");
   CLI::Option* size = command.add_option("--memory", memory,
                                          "All that may be taken on the device, for example 12GiB, or auto for what is "
                                          "free: how weights are held is chosen to fit, the highest precision first");
-  size->type_name("SIZE")->group(group)->check(
-      [](const std::string& text) { return parse_memory(text), std::string(); });
+  size->type_name("SIZE|auto")->check([](const std::string& text) { return parse_memory(text), std::string(); });
   command
       .add_option("--stream-blocks", stream_blocks,
                   "How many blocks keep their weights in the host's memory, from which they come while others run [0]")
       ->type_name("N|all")
       ->check([](const std::string& text) { return parse_blocks("--stream-blocks", text), std::string(); })
-      ->excludes(size)
-      ->group(group);
+      ->excludes(size);
   command
       .add_option(
           "--host-memory", host_memory,
           "The most of the host's memory that these may take there, page-locked [60 % of what is free; weights beyond "
           "that lie in ordinary memory, from which they come more slowly, in 80 % at most]")
       ->type_name("SIZE")
-      ->check([](const std::string& text) { return parse_host_memory(text), std::string(); })
-      ->group(group);
+      ->check([](const std::string& text) { return parse_host_memory(text), std::string(); });
 }
 
 std::optional<DType> HoldingFlags::quantized() const {

@@ -14,6 +14,9 @@
 
 namespace wick::cli {
 
+// Groups of flags that several commands have.
+inline constexpr const char *kDeviceGroup = "Device and precision", *kPartsGroup = "Parts of a model of pictures";
+
 // The device and its number types: --device, --bf16, --fp16, --tf32.
 class RunOn {
  public:

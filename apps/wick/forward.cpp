@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "flag_table.h"
 #include "flags.h"
 #include "model_path.h"
 #include "validators.h"
@@ -55,7 +56,10 @@ void add_forward_command(CLI::App& app) {
   const auto a = std::make_shared<ForwardArguments>();
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
   a->model.add_flags(*command, model_help());
+  cli::begin_group(*command, "Model");
+  cli::add_loras(*command, a->loras);
   command->add_option("--component", a->component, component_help())->type_name("NAME");
+  cli::begin_group(*command, "Input and output");
   command
       ->add_option("--in", a->in,
                    "Safetensors file with the inputs, named as in diffusers and transformers; for a tokenizer "
@@ -65,7 +69,6 @@ void add_forward_command(CLI::App& app) {
   command->add_option("--out", a->out, "Safetensors file to write; for a tokenizer JSON lines of lists of ids")
       ->required()
       ->type_name("FILE");
-  cli::add_loras(*command, a->loras);
   command->add_flag(
       "--grad", a->grad,
       "Also write the gradients of the error to the input `target`: mean-squared, or cross-entropy of ids");

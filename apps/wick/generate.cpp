@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "defaults_help.h"
+#include "flag_table.h"
 #include "model_path.h"
 #include "validators.h"
 
@@ -106,6 +107,9 @@ void add_generate_command(CLI::App& app) {
   const auto a = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
   a->model.add_flags(*command, model_help());
+  cli::begin_group(*command, "Model");
+  cli::add_loras(*command, a->loras);
+  cli::begin_group(*command, "Prompt");
   command
       ->add_option(
           "--prompt", a->prompts,
@@ -114,13 +118,13 @@ void add_generate_command(CLI::App& app) {
       ->required()
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  cli::add_loras(*command, a->loras);
   command->add_option("--seed", a->seeds, "Seed of what is drawn by chance; may be repeated for pictures [0]")
       ->type_name("INT")
       ->allow_extra_args(false)
       ->transform(cli::seed_number());
   a->picture_flags = a->picture.add_to(*command, a->settings);
-  a->text_flags = a->text.add_to(*command);
+  cli::begin_group(*command, "Text");
+  a->text_flags = a->text.add_to(*command, "its positions");
   const auto text = [&](const char* name, bool& value, const char* help) {
     a->text_flags.emplace_back(name);
     command->add_flag(name, value, help);
@@ -128,15 +132,13 @@ void add_generate_command(CLI::App& app) {
   text("--json", a->json, "Print the text and what is known of it as one JSON object");
   text("--until-full", a->until_full, "A full context ends the text, instead of being an error beforehand");
   text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
-  for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
   a->text.held.add_flags(*command);
   a->picture_flags.emplace_back("--stream-text-encoder");
   command
       ->add_flag("--stream-text-encoder", a->text.held.stream_text_encoder,
                  "Keep T5's weights in the host's memory, from which they come block by block")
-      ->excludes(command->get_option("--memory"))
-      ->group("Device and precision");
+      ->excludes(command->get_option("--memory"));
   carry_shared_flags(*command, *a);
   command->footer(cli::defaults_help() +
                   "\n\n"

@@ -1,92 +1,125 @@
 #include "help.h"
 
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <sstream>
+#include <string_view>
+
+#include "flag_table.h"
 
 namespace wick::cli {
 namespace {
 
-constexpr size_t kColumn = 30;  // where texts begin
+constexpr size_t kColumn = 30, kNarrowColumn = 6;  // where texts begin
 
-size_t width() {
+size_t columns() {
+  const std::string_view asked = std::getenv("COLUMNS") ? std::getenv("COLUMNS") : "";
+  size_t number = 0;
+  std::from_chars(asked.data(), asked.data() + asked.size(), number);
   winsize size{};
-  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? std::clamp<size_t>(size.ws_col, 60, 120) : 80;
+  if (number == 0 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) number = size.ws_col;
+  return number == 0 ? 80 : std::clamp<size_t>(number, 40, 120);
 }
 
-// Words in lines that begin at `column`, where the first line stands already.
-std::string wrapped(const std::string& text, size_t column) {
-  std::istringstream words(text);
-  std::string lines;
-  size_t at = column;
-  for (std::string word; words >> word; at += word.size()) {
-    if (at > column && at + 1 + word.size() > width()) {
-      lines += "\n" + std::string(column, ' ');
-      at = column;
-    } else if (at > column) {
-      lines += " ";
-      ++at;
-    }
-    lines += word;
-  }
-  return lines + "\n";
+bool is_narrow() { return columns() < 70; }
+
+size_t width_of(std::string_view text) {  // in characters of UTF-8
+  return size_t(std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
 }
+
+// Text in lines, the first of which holds `at` characters already and the others begin at `column`. They are broken
+// between words, and behind bars and slashes of words that do not fit into a line.
+class Lines {
+ public:
+  Lines(size_t at, size_t column) : at_(at), column_(column) {}
+
+  Lines& add(const std::string& text) {
+    std::istringstream words(text);
+    for (std::string word; words >> word;) add_word(word);
+    return *this;
+  }
+  std::string str() const { return text_ + "\n"; }
+
+ private:
+  void add_word(std::string_view word) {
+    if (!text_.empty() && at_ + 1 + width_of(word) > columns())
+      break_line();
+    else if (!text_.empty())
+      put(" ");
+    while (at_ + width_of(word) > columns()) {
+      const size_t room = columns() - at_;
+      const size_t end = word.substr(0, room).find_last_of("|/");
+      if (end == word.npos) break;
+      put(word.substr(0, end + 1));
+      word.remove_prefix(end + 1);
+      break_line();
+    }
+    put(word);
+  }
+  void put(std::string_view text) {
+    text_ += text;
+    at_ += width_of(text);
+  }
+  void break_line() {
+    text_ += "\n" + std::string(column_, ' ');
+    at_ = column_;
+  }
+
+  std::string text_;
+  size_t at_, column_;
+};
+
+std::string paragraph(const std::string& text) { return Lines(0, 0).add(text).str(); }
 
 std::string row(const std::string& name, const std::string& text) {
-  const std::string left = "  " + name;
-  const bool fits = left.size() + 2 <= kColumn;
-  return left + (fits ? std::string(kColumn - left.size(), ' ') : "\n" + std::string(kColumn, ' ')) +
-         wrapped(text, kColumn);
-}
-
-std::string value_of(const CLI::Option& option) {
-  if (option.get_type_size() == 0 || option.get_type_name().empty()) return "";
-  return " " + option.get_type_name();
+  const size_t column = is_narrow() ? kNarrowColumn : kColumn;
+  const std::string left = "  " + Lines(2, kNarrowColumn).add(name).str();
+  if (is_narrow() || left.size() + 1 > kColumn)
+    return left + std::string(column, ' ') + Lines(column, column).add(text).str();
+  return left.substr(0, left.size() - 1) + std::string(kColumn + 1 - left.size(), ' ') +
+         Lines(column, column).add(text).str();
 }
 
 // Further names of a flag stand behind its text.
-std::string row_of(const CLI::Option& option) {
-  if (option.get_positional()) return row(option.get_type_name(), option.get_description());
-  std::string name, also;
-  for (const std::string& letter : option.get_snames()) name += "-" + letter + ",";
-  for (const std::string& word : option.get_lnames()) {
-    const bool first = word == option.get_lnames().front();
-    (first ? name : also) += (first || also.empty() ? "--" : ", --") + word;
-  }
-  return row(name + value_of(option), option.get_description() + (also.empty() ? "" : " (also " + also + ")"));
-}
-
-std::string usage(const CLI::App& app, const std::string& name) {
-  std::string line = "Usage: " + name;
-  for (const CLI::Option* option : app.get_options())
-    if (option->get_required() && !option->get_positional()) line += " " + option->get_name() + value_of(*option);
-  for (const CLI::Option* option : app.get_options())
-    if (option->get_positional()) line += value_of(*option);
-  return line + (app.get_parent() ? " [FLAGS]\n" : " COMMAND [FLAGS]\n");
+std::string row_of(const FlagRow& flag) {
+  std::string name, text = flag.text;
+  std::vector<std::string> also;
+  for (const std::string& one : flag.names)
+    if (one.starts_with("--") && name.find("--") != name.npos)
+      also.push_back(one);
+    else
+      name += (name.empty() ? "" : ",") + one;
+  if (!flag.value.empty()) name += (name.empty() ? "" : " ") + flag.value;
+  if (!also.empty()) text += fmt::format(" (also {})", fmt::join(also, ", "));
+  return row(name, text + (flag.otherwise.empty() ? "" : " [" + flag.otherwise + "]"));
 }
 
 std::string paragraphs(const std::string& text) {
   std::istringstream lines(text);
   std::string all;
   for (std::string line; std::getline(lines, line);)
-    all += line.empty() || line.front() == ' ' ? line + "\n" : wrapped(line, 0);
+    all += line.empty() || line.front() == ' ' ? line + "\n" : paragraph(line);
   return all;
 }
 
 }  // namespace
 
 std::string help_of(const CLI::App* app, std::string name, CLI::AppFormatMode) {
-  std::string text = wrapped(app->get_description(), 0) + "\n" + usage(*app, name);
+  std::string text =
+      paragraph(app->get_description()) + "\n" + Lines(0, kNarrowColumn).add("Usage: " + name + usage_of(*app)).str();
   const auto commands = app->get_subcommands({});
   if (!commands.empty()) text += "\nCommands:\n";
   for (const CLI::App* command : commands) text += row(command->get_name(), command->get_description());
+  const std::vector<FlagRow> flags = flag_table(*app);
   for (const std::string& group : app->get_groups()) {
     std::string rows;
-    for (const CLI::Option* option : app->get_options())
-      if (option->get_group() == group && !group.empty()) rows += row_of(*option);
+    for (const FlagRow& flag : flags)
+      if (flag.group == group) rows += row_of(flag);
     if (!rows.empty()) text += "\n" + group + ":\n" + rows;
   }
   return text + (app->get_footer().empty() ? "" : "\n" + paragraphs(app->get_footer()));

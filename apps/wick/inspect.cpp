@@ -8,6 +8,8 @@
 
 #include "commands.h"
 #include "file_family.h"
+#include "flag_table.h"
+#include "flags.h"
 #include "validators.h"
 #include "wick/core/memory.h"
 #include "wick/io/count.h"
@@ -208,9 +210,11 @@ void add_inspect_command(CLI::App& app) {
   const auto a = std::make_shared<InspectArguments>();
   CLI::App* command =
       app.add_subcommand("inspect", "Show what a LoRA, a checkpoint, a model folder or a picture holds");
+  cli::begin_group(*command, "Input");
   CLI::Option* file =
       command->add_option("file", a->path, "Safetensors or GGUF file, a folder of safetensors, or a picture");
   file->required()->type_name("FILE")->check(cli::not_empty());
+  cli::begin_group(*command, cli::kPartsGroup);
   for (const ModelPart& part : model_parts()) {
     const auto remember = [a, file, name = part.name](const std::string& path) {
       a->parts.emplace_back(name, path);
@@ -218,9 +222,9 @@ void add_inspect_command(CLI::App& app) {
     };
     command->add_option_function<std::string>(part_flag(part.name), remember, part.help)
         ->type_name(part.item)
-        ->check(cli::not_empty())
-        ->group("Parts of a model of pictures");
+        ->check(cli::not_empty());
   }
+  cli::begin_group(*command, "Output");
   command->add_flag("--tensors", a->tensors, "List every tensor");
   command->footer(
       "Examples:\n"

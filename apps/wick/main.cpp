@@ -1,7 +1,7 @@
 // The command line. Every failure of a command ends here as one line and an exit code: 2 where the command line, or a
 // file of settings that stands for one, is wrong in itself, 1 for everything else.
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -17,7 +17,6 @@
 
 #include "command_line.h"
 #include "commands.h"
-#include "help.h"
 #include "wait_policy.h"
 #include "wick/core/error.h"
 
@@ -50,43 +49,14 @@ int flush_output() {
   return std::ferror(stdout) ? report_output(EIO) : 0;  // from a line of progress, whose error was ignored
 }
 
-void set_up(CLI::App& app) {
-  app.formatter_fn(wick::cli::help_of);
-  app.option_defaults()->group("Flags");
-  app.set_help_flag("-h,--help", "Show what there is, of a command too: wick COMMAND --help")->group("Flags");
-  app.set_version_flag("-V,--version", "wick " WICK_VERSION, "Show the version")->group("Flags");
-  app.require_subcommand(0, 1);
-  for (const auto add :
-       {wick::add_train_command, wick::add_plan_command, wick::add_generate_command, wick::add_chat_command,
-        wick::add_eval_command, wick::add_merge_command, wick::add_convert_command, wick::add_inspect_command,
-        wick::add_forward_command, wick::add_doctor_command})
-    add(app);
-  for (CLI::App* command : app.get_subcommands({})) {  // every command gets these flags
-    command->get_help_ptr()->group("");
-    command->set_version_flag("-V,--version", "wick " WICK_VERSION)->group("");
-  }
-  app.footer(
-      "Examples:\n"
-      "  wick train --model tiny --dataset data/tiny-style --output out --steps 100\n"
-      "  wick generate --model tiny --lora out/lora.safetensors \\\n"
-      "    --prompt \"a red heart\" --out heart.png\n"
-      "  wick train --model flux-dev --dataset pictures --output flux --bf16\n"
-      "  wick plan --model sd3.5-large --bf16 --device cuda\n"
-      "  wick chat --model tiny-llm\n"
-      "\n"
-      "Ends with 0, with 2 where the command line or a file of settings is wrong in itself, with 1 for files, "
-      "models and devices, with 75 where a signal stopped a training run that can go on.");
-}
-
 int run(int argc, char** argv) {
-  CLI::App app{"Wick trains LoRA adapters for diffusion models and language models, and runs them.", "wick"};
-  set_up(app);
+  CLI::App app{"", "wick"};
+  wick::set_up(app);
   try {
     app.parse(wick::cli::words_of(app, argc, argv));
     if (app.get_subcommands().empty())
-      return report(kWrongUsage,
-                    "expected a command: train, plan, generate, chat, eval, merge, convert, inspect, forward or doctor "
-                    "(wick --help lists them)");
+      return report(kWrongUsage, fmt::format("expected a command: {} (wick --help lists them)",
+                                             fmt::join(wick::names_of_commands(app), ", ")));
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

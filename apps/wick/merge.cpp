@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "flag_table.h"
 #include "flags.h"
 #include "model_path.h"
 #include "validators.h"
@@ -37,16 +38,18 @@ void run_merge(const MergeArguments& a) {
 void add_merge_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a language model");
   const auto a = std::make_shared<MergeArguments>();
+  cli::begin_group(*command, "Model");
   cli::add_language_model(*command, a->model);
   command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->required();
+  cli::begin_group(*command, "Output");
   command->add_option("--output", a->output, "Folder to write; a GGUF file if it is named so or --model is one")
       ->type_name("PATH")
       ->required();
-  command->add_option("--dtype", a->dtype, "Of the matrices; q8_0 to q4_0 in GGUF files alone [as the model has each]")
-      ->type_name(cli::kWrittenDtypes)
-      ->check(cli::written_dtype());
+  cli::set_choices(command->add_option("--dtype", a->dtype,
+                                       "Of the matrices; q8_0 to q4_0 in GGUF files alone [as the model has each]"),
+                   cli::written_dtypes());
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
       "Examples:\n"

@@ -30,6 +30,12 @@ struct PictureFlags {
   std::vector<std::string> add_to(CLI::App& command, PictureSettings& settings);
 
  private:
+  class Adder;
+  void add_prompt(Adder& add);
+  void add_picture(Adder& add);
+  void add_steps(Adder& add);
+  void add_guidance(Adder& add);
+  void add_output(Adder& add);
   CLI::Option* add_from(CLI::App& command);
 };
 

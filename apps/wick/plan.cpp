@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "defaults_help.h"
+#include "flag_table.h"
 #include "model_path.h"
 #include "train_flags.h"
 #include "validators.h"
@@ -257,9 +258,11 @@ void add_plan_command(CLI::App& app) {
   const auto flags = std::make_shared<cli::TrainFlags>();
   const auto context = std::make_shared<int64_t>(0);
   flags->add_to(*command);
+  cli::begin_group(*command, std::string(kSubjects[size_t(Subject::text)]));
   command->add_option("--context", *context, "Of a language model: tokens seen at once [4096, or its positions]")
       ->type_name("INT")
       ->transform(cli::positive_integer());
+  cli::begin_group(*command, std::string(kSubjects[size_t(Subject::output)]));
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json,
                     "Print the plan, or what is chosen for each --memory, as one JSON object, in bytes");

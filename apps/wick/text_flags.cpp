@@ -55,7 +55,7 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
 
 }  // namespace
 
-std::vector<std::string> TextFlags::add_to(CLI::App& command) {
+std::vector<std::string> TextFlags::add_to(CLI::App& command, const std::string& context_otherwise) {
   std::vector<std::string> names;
   const auto add = [&](const char* name, auto& value, const std::string& help, const char* type) {
     names.emplace_back(name);
@@ -63,7 +63,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
   };
   add("--max-tokens", max_tokens, "Tokens of an answer, at most, which must fit [256, or what does]", "INT")
       ->transform(positive_integer());
-  add("--context", context, "Tokens that the model sees at once; prompt and answer must fit", "INT")
+  add("--context", context,
+      fmt::format("Tokens that the model sees at once; prompt and answer must fit [{}]", context_otherwise), "INT")
       ->transform(positive_integer());
   add("--temperature", sampling.temperature, "Divides the logits; 0 takes the likeliest token [0.8]", "NUMBER")
       ->transform(number_in(0, 100));

@@ -23,8 +23,8 @@ struct TextFlags {
   std::string chat_template = ChatTemplate::kAuto;
   bool verbose = false;
 
-  // Adds all but the seed; returns their names.
-  std::vector<std::string> add_to(CLI::App& command);
+  // Adds all but the seed; returns their names. `context_otherwise` says what --context is where it is not given.
+  std::vector<std::string> add_to(CLI::App& command, const std::string& context_otherwise);
   // Throws Error if the model has fewer positions; `fallback` where none are asked for.
   int64_t context_of(const LlamaConfig& config, int64_t fallback) const;
   TextRequest request(const LanguageModel& language) const;  // all but prompt, seed and length

@@ -138,13 +138,15 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
   });
 }
 
+void set_choices(CLI::Option* option, const std::vector<std::string>& names) {
+  option->type_name(fmt::format("{}", fmt::join(names, "|")))->check(one_of(names));
+}
+
 std::vector<std::string> written_dtypes() {
   std::vector<std::string> names;
   for (const DType dtype : kWritten) names.emplace_back(name_of(dtype));
   return names;
 }
-
-CLI::Validator written_dtype() { return one_of(written_dtypes()); }
 
 std::optional<DType> parse_dtype(const std::string& name) {
   const auto found =

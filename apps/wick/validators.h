@@ -24,11 +24,11 @@ inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<i
 CLI::Validator not_empty();
 CLI::Validator image_file_or_folder();  // a name that pictures are written by
 CLI::Validator one_of(const std::vector<std::string>& names);
+// The option takes one of these, which are its type in help and completions too.
+void set_choices(CLI::Option* option, const std::vector<std::string>& names);
 
 // The types in which Wick writes matrices.
-inline constexpr const char* kWrittenDtypes = "f32|f16|bf16|q8_0|q6_k|q5_k|q4_k|q4_0";
 std::vector<std::string> written_dtypes();
-CLI::Validator written_dtype();
 std::optional<DType> parse_dtype(const std::string& name);  // none if there is no name
 
 // Throw Error before long work starts, where the later write would fail or destroy something. `flag` names the

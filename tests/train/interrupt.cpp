@@ -34,6 +34,18 @@ TEST(Interrupt, AHangupIsHeededUnlessItWasIgnored) {
   EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN) << "and is left as it was";
 }
 
+TEST(Interrupt, WhatSignalsDidBeforeTheyDoAgain) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    std::signal(number, SIG_IGN);
+    {
+      const Interrupt interrupt;
+      std::raise(number);
+      EXPECT_TRUE(interrupt.requested());
+    }
+    EXPECT_EQ(std::signal(number, SIG_DFL), SIG_IGN);
+  }
+}
+
 TEST(Interrupt, AHangupIsNeverTheSecondSignal) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const Interrupt interrupt;

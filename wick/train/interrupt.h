@@ -9,7 +9,7 @@ namespace wick {
 // at the same moment: `timeout` and terminals may send two. SIGHUP comes from several sides when a connection drops,
 // and never counts as the second; where it was ignored when the program started (nohup) it stays so. Writes beyond a
 // file size limit fail with an error instead of a signal. Construct it on the main thread, to which the system delivers
-// signals.
+// signals. What they did before they do again afterwards.
 class Interrupt {
  public:
   Interrupt();
@@ -19,7 +19,7 @@ class Interrupt {
   bool requested() const;
 
  private:
-  struct sigaction hangup_;  // the handler before
+  struct sigaction interrupt_, terminate_, hangup_;  // the handlers before
 };
 
 }  // namespace wick
