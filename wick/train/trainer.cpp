@@ -402,7 +402,7 @@ class Run {
     if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
     if (is_validated(record.step)) {
       record.val_loss = validation_loss();
-      last_ended_ = Clock::now();
+      leave_out(Clock::now() - last_ended_);
     }
     log_->add(record);
     report_step(record);
@@ -413,6 +413,9 @@ class Run {
     if (step == config_.steps || config_.val.empty()) return step == config_.steps;
     return config_.val_every > 0 ? step % config_.val_every == 0 : step == saved_step_;
   }
+
+  // Of the steps' time and speed: validation and previews.
+  void leave_out(Clock::duration taken) { last_ended_ += taken, loop_began_ += taken; }
 
   // The loss of the parameters that would be saved.
   std::optional<double> validation_loss() {
@@ -497,8 +500,7 @@ class Run {
       progress_.say(fmt::format("step {}: no previews: {}; training goes on", step_, e.what()));
     }
     optimizer_->swap_averages();
-    const Clock::duration taken = Clock::now() - began;
-    last_ended_ += taken, loop_began_ += taken;
+    leave_out(Clock::now() - began);
   }
 
   bool is_state_due() const {
