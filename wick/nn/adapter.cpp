@@ -416,9 +416,10 @@ Adapter::Modules Adapter::from_files(const std::vector<ModuleName>& names, const
   for (const auto& source : sources_)
     for (const ModuleName* found : source->find(names)) {
       Part part{source->read(names.front().name, *found, site), source.get()};
-      const auto apart = std::ranges::stable_partition(parts, [&](const Part& p) { return !p.overlaps(part); });
-      for (Part& earlier : apart) part = Part::sum(std::move(earlier), std::move(part));
-      parts.erase(apart.begin(), apart.end());
+      const auto is_apart = [&](const Part& p) { return !p.overlaps(part); };
+      const auto earlier = std::stable_partition(parts.begin(), parts.end(), is_apart);
+      for (auto it = earlier; it != parts.end(); ++it) part = Part::sum(std::move(*it), std::move(part));
+      parts.erase(earlier, parts.end());
       parts.push_back(std::move(part));
     }
   std::ranges::sort(parts, {}, [](const Part& part) { return part.module.first; });

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <ranges>
 #include <system_error>
 
 #include "wick/core/error.h"
@@ -254,7 +253,8 @@ Checkpoint Checkpoint::with_parts(const Parts& parts) const {
     const auto has_role = [&part = part](const Role& role) { return role.part == part; };
     check(std::ranges::any_of(family.roles, has_role), "{} {}: {} has no {}", part_flag(part), path.string(),
           family.name, part_called(part).words);
-    for (const Role& role : family.roles | std::views::filter(has_role)) {
+    for (const Role& role : family.roles) {
+      if (!has_role(role)) continue;
       const std::string prefix = prefix_in(role, path);
       model.components_.insert_or_assign(role.component,
                                          fs::is_directory(path) ? Checkpoint(path) : Checkpoint(path, prefix));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 
 #include "wick/io/file.h"
 #include "wick/io/json.h"
@@ -183,9 +182,11 @@ std::pair<const PeftConfig*, std::string_view> LoraSettings::of(std::string_view
   for (const auto& [component, settings] : diffusers)
     if (!component.empty() && module.starts_with(component + "."))
       return {&settings, module.substr(component.size() + 1)};
+  std::vector<std::string_view> components;
+  for (const auto& [component, settings] : diffusers) components.push_back(component);
   const auto whole = diffusers.find("");
   check(whole != diffusers.end(), "{}: its lora_adapter_metadata tells of {}, but not of {}", file,
-        fmt::join(std::views::keys(diffusers), " and "), quote(module));
+        fmt::join(components, " and "), quote(module));
   return {&whole->second, module};
 }
 
