@@ -19,7 +19,8 @@ const std::vector<KnownModel>& known_models() {
     for (const DiffusionFamily& family : diffusion_families())
       models.insert(models.end(), family.known.begin(), family.known.end());
     models.push_back({"tiny-llm"});
-    std::ranges::stable_partition(models, &std::string::empty, &KnownModel::repository);
+    std::stable_partition(models.begin(), models.end(),
+                          [](const KnownModel& model) { return model.repository.empty(); });
     return models;
   }();
   return all;

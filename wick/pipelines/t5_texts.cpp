@@ -79,7 +79,7 @@ NamedTensors T5Texts::ids(const std::string& text) const {
   std::vector<int64_t> ids(static_cast<size_t>(options_.tokens));
   if (!outline_) {
     ids = tokenizer().encode(text, options_.tokens);
-    if (options_.mask) std::ranges::rotate(ids, std::ranges::find(ids, tokenizer().end_id()) + 1);
+    if (options_.mask) std::rotate(ids.begin(), std::ranges::find(ids, tokenizer().end_id()) + 1, ids.end());
   }
   return {{kTokens, Tensor::of(ids, shape)}};
 }

@@ -93,7 +93,7 @@ void LatentCache::encode_pictures(const LatentCacheOptions& options) {
     }
     for (const size_t i : examples) {
       const Example& example = dataset_.examples[i];
-      const auto encode = [&](bool is_mirrored, int64_t row) {
+      const auto encode = [&, &size = size](bool is_mirrored, int64_t row) {
         const NamedTensors posterior = encoded_picture(example, is_mirrored, options);
         Latents& bucket = latents_[size];
         if (row == 0) bucket = {RowTable(count, posterior[kMean]), RowTable(count, posterior[kDeviation])};
