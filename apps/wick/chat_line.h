@@ -16,7 +16,7 @@ struct ChatLine {
 // suggestion, for a command that there is not, and for one that lacks its argument or has too much.
 ChatLine parse_chat_line(const std::string& line);
 
-// What the commands do, a line each.
+// The help of the commands, a line each.
 std::string chat_help();
 
 }  // namespace wick::cli

@@ -12,7 +12,7 @@
 namespace wick::cli {
 namespace {
 
-// What may stand for a value: words, with names of models and commands among them, and paths.
+// The completions of a value: words, names of models and commands among them, and paths.
 struct Offer {
   std::vector<std::string> words;
   bool files, folders;

@@ -1,4 +1,4 @@
-// What --help, completions and man pages tell of flags: CLI11's options as rows of one table.
+// The table of flags behind --help, completions and man pages, made from CLI11's options.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,8 +27,8 @@ bool takes_several(const CLI::Option& option);
 // " --lora FILE --output PATH [FLAGS]": what must be given, for a line of usage behind the name of the command.
 std::string usage_of(const CLI::App& command);
 
-// What may be written as a value, by its name in the table: alternatives stand between bars, of which those in lower
-// case are words as they are ("none" of "FOLDER|none").
+// The alternatives of a value, by its name in the table, where bars divide them: those in lower case are words as they
+// are ("none" of "FOLDER|none").
 struct ValueKinds {
   std::vector<std::string> words;
   bool files = false, folders = false, models = false, commands = false;

@@ -184,7 +184,7 @@ class ChatLines : public testing::Test {
     write_plain(folder / "lines", lines);
     return run_wick(kChat + flags + " <'" + (folder / "lines").string() + "'", "cd '" + folder.path().string() + "';");
   }
-  // What the file that a chat saved says, by turns.
+  // The turns in the file that a chat saved.
   std::vector<std::string> saved(const std::string& name = "chat.jsonl") {
     std::vector<std::string> said;
     const std::string line = read_plain(folder / name);

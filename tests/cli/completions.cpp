@@ -17,7 +17,7 @@ class Completions : public testing::Test {
     write_plain(folder / shell, outcome.out);
     return folder / shell;
   }
-  // What `commands` say in a shell that stands in the folder, or none where there is no such shell.
+  // The output of `commands` in a shell whose folder is this one; none where there is no such shell.
   std::optional<std::string> said(const std::string& shell, const std::string& commands) {
     if (std::system(("command -v " + shell + " >/dev/null").c_str()) != 0) return {};
     write_plain(folder / "commands", "cd '" + folder.path().string() + "'\n" + commands);

@@ -71,7 +71,7 @@ TEST(Manual, IsInstalledWithCompletions) {
   EXPECT_EQ(read_plain(share / "bash-completion/completions/wick"), run_well("completions bash"));
   EXPECT_EQ(read_plain(share / "zsh/site-functions/_wick"), run_well("completions zsh"));
   EXPECT_EQ(read_plain(share / "fish/vendor_completions.d/wick.fish"), run_well("completions fish"));
-  // What is installed finds the models beside it.
+  // The installed program finds the models beside it.
   const std::string wick = "'" + prefix + "/bin/wick' inspect '" + (share / "wick/models/tiny-llm").string() + "'";
   EXPECT_EQ(std::system((wick + " >/dev/null && cd / && '" + prefix +
                          "/bin/wick' plan --model tiny-llm --device cpu >'" + out + "' 2>&1")

@@ -249,12 +249,28 @@ TEST_F(PreviewRun, ComesWithWhatIsSavedAndWithEpochs) {
 
 TEST_F(PreviewRun, AFailureCostsNothing) {
   fs::create_directories(folder_ / "out/samples/lora-000002-00.png/in the way");
+  fs::create_directories(folder_ / "out/state");
+  write_plain(folder_ / "out/state/lock", "");  // as a run that was killed before its first state
   const Outcome outcome = show("out", {"--sample-every", "2"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("step 2: no previews: "), std::string::npos) << outcome.out;
   EXPECT_TRUE(fs::exists(folder_ / "out/samples/lora-000004-01.png")) << "later ones come";
   ASSERT_EQ(train("plain", {}).code, 0);
   EXPECT_EQ(result("out"), result("plain"));
+}
+
+TEST_F(PreviewRun, DamagedOnesAreNoneAndThoseOfOthersStay) {
+  ASSERT_EQ(show("out", {"--sample-every", "2", "--steps", "3"}).code, 0);
+  write_plain(folder_ / "out/samples/lora-000002-00.png", "no picture");
+  const Outcome outcome = show("out", {"--sample-every", "2", "--resume"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("no previews"), std::string::npos) << outcome.out;
+  EXPECT_TRUE(fs::exists(folder_ / "out/samples/lora-000005-01.png"));
+
+  fs::create_directories(folder_ / "mine/samples");
+  write_plain(folder_ / "mine/samples/lora-1-2.png", "mine");
+  expect_one_line(show("mine"), {"--output ", "mine: the run would write over what is there (samples)"});
+  EXPECT_EQ(read_plain(folder_ / "mine/samples/lora-1-2.png"), "mine");
 }
 
 TEST_F(PreviewRun, ASignalEndsThem) {

@@ -149,7 +149,7 @@ std::vector<StepRecord> long_run(int64_t steps) {
   return records;
 }
 
-// What a reader does, and what the page shows then, kept in the document.
+// A script that plays the reader: it clicks and hovers, and keeps in the document the texts that the page shows then.
 constexpr const char* kReader = R"(<script>addEventListener("load", () => setTimeout(() => {
   const note = (name, value) => document.body.setAttribute("data-" + name, value);
   const plot = document.querySelector("#loss .plot"), box = plot.getBoundingClientRect();

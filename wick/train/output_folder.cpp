@@ -91,6 +91,7 @@ std::vector<std::string> written_over(const fs::path& output, const std::string&
     found.emplace_back("metrics.jsonl");
   for (const char* drawn : {"index.html", "loss.png"})
     if (is_there(output / drawn)) found.emplace_back(drawn);
+  if (!had_a_run(output) && is_there(output / "samples")) found.emplace_back("samples");
   for (const fs::path& file : state_files(output / "state")) found.push_back("state/" + file.filename().string());
   return found;
 }

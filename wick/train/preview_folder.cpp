@@ -7,6 +7,7 @@
 #include <chrono>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string_view>
 
 #include "wick/core/error.h"
@@ -63,7 +64,14 @@ PreviewFolder::PreviewFolder(fs::path output, std::string name, const std::vecto
   find(step);
   number_prompts(prompts, !step);
   std::string records = file_version_record(0);
-  for (const auto& [place, file] : files_) records += record_of(place, file);
+  std::erase_if(files_, [&](const auto& stored) {  // that are damaged
+    try {
+      records += record_of(stored.first, stored.second);
+      return false;
+    } catch (const std::runtime_error&) {
+      return true;
+    }
+  });
   events_.emplace(output_ / "logs" / "samples" / "events.out.tfevents.wick", records);
 }
 
@@ -146,7 +154,10 @@ std::string PreviewFolder::record_of(Place place, const fs::path& file) const {
 
 const Image& PreviewFolder::small(Place place) {
   const auto [found, is_new] = small_.try_emplace(place);
-  if (is_new) found->second = made_small(read_image(files_.at(place)));
+  if (is_new) try {
+      found->second = made_small(read_image(files_.at(place)));
+    } catch (const Error&) {  // its file is gone: the place stays blank
+    }
   return found->second;
 }
 

@@ -496,7 +496,7 @@ class Run {
         }));
       previews_->draw_sheet();
     } catch (const Interrupted&) {
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       progress_.say(fmt::format("step {}: no previews: {}; training goes on", step_, e.what()));
     }
     optimizer_->swap_averages();
