@@ -31,7 +31,8 @@ TEST(Linear, GatedWithALoraHasTheBitsOfItsParts) {
   const Lora lora = Lora::of(down, up, 0.5f);
   AdapterModule module{"", {12, 16}, &lora_algorithm(), {{"", down}, {"", up}}};
   module.scale = 0.5f;
-  const Linear layer(w, b, lora_algorithm().layer({{&module, 0}}, 16, {}, {}));
+  const Linear layer(w, b,
+                     std::make_shared<AdapterStack>(std::vector{lora_algorithm().layer({{&module, 0}}, 16, {}, {})}));
   const std::vector<float> want = swiglu(lora_linear(x, w, b, lora)).to_vector();
   EXPECT_EQ(layer.gated(x).to_vector(), want);
   Tape tape;

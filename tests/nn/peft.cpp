@@ -36,7 +36,7 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   };
   refuse(R"({"peft_type": "LOHA", "lora_alpha": 1})", {"adapter_config.json", "peft_type", "LOHA"});
   refuse(R"({"peft_type": "LORA"})", {"lora_alpha"});
-  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "use_dora": true})", {"use_dora"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "use_qalora": true})", {"use_qalora"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "all"})", {"bias", "all"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": ["lm_head"]})", {"modules_to_save", "lm_head"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {"layers\\1": 2}})",

@@ -1,6 +1,7 @@
 #include "wick/io/quote.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -64,5 +65,11 @@ std::string excerpt(std::string_view text) {
 }
 
 std::string quote(std::string_view text) { return '"' + excerpt(text) + '"'; }
+
+std::string first_few(const std::vector<std::string>& names, size_t few) {
+  const size_t shown = std::min(names.size(), few);
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + ptrdiff_t(shown), ", "),
+                     shown < names.size() ? ", …" : "");
+}
 
 }  // namespace wick

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace wick {
 
@@ -19,5 +20,8 @@ std::string printable_text(std::string_view text);
 // printable() of at most 200 bytes, and the same in double quotes.
 std::string excerpt(std::string_view text);
 std::string quote(std::string_view text);
+
+// "a, b, c, …": the first of several names.
+std::string first_few(const std::vector<std::string>& names, size_t few = 3);
 
 }  // namespace wick

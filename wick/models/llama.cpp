@@ -100,7 +100,7 @@ struct Llama::Model {
   std::vector<Layer> layers = decoder_layers(s / "layers", c);
   RmsNorm norm{s / "norm", c.hidden, c.eps};
   Tensor head = c.tied ? embed_tokens.table : (root / "lm_head").load("weight", {c.vocab, c.hidden});
-  AdapterOfLayer head_adapter = root.adapt({head_site()});
+  AdapterOfLayer head_adapter = root.adapt({head_site()}, head);
 
   LoraSite head_site() const {
     const LoraTarget target{c.hidden, c.vocab};

@@ -36,14 +36,14 @@ Conditioning Modulations::of_step(const Tensor& vector, const Tensor& ahead) con
 ModulationRows::ModulationRows(const Scope& s, int64_t dim, int64_t count, Modulations& all)
     : dim_(dim), count_(count), first_(all.width_) {
   const Shape shape{count * dim, dim};
-  if (!all.ahead_) {
+  if (all.ahead_) adapter_ = s.adapt(LoraTarget{dim, shape[0]}, {});
+  if (!all.ahead_ || (adapter_ && adapter_->needs_weight())) {
     resident_.emplace(s, dim, shape[0]);
     return;
   }
   const bool outline = s.weights().is_outline();
   const DType dtype = s.dtype_of("weight", shape);
   const Tensor weight = outline ? Tensor() : contiguous(cast(s.read("weight", shape), dtype));
-  adapter_ = s.adapt(LoraTarget{dim, shape[0]});
   all.all_.push_back({shape, dtype, weight, s.outside_blocks().load_bias("bias", {shape[0]}), first_});
   all.width_ += shape[0];
 }

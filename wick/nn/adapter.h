@@ -66,12 +66,17 @@ struct LoraConfig {
   uint64_t seed = 0;
   float dropout = 0;  // share of its inputs that a module does not see, others at each draw; modules that share their
                       // input share what they do not see
-  float rank_dropout = 0, module_dropout = 0;  // shares of ranks and modules that a batch does without
-  const AdapterAlgorithm* algorithm = &lora_algorithm();
+  float rank_dropout = 0, module_dropout = 0;             // shares of ranks and modules that a batch does without
+  const AdapterAlgorithm* algorithm = &lora_algorithm();  // another one has no dropout
+  int64_t kron_factor = -1;                               // AdapterAlgorithm::FreshOptions
+  bool dora = false;                                      // with magnitudes (nn/dora.h),
+  bool magnitudes_of_inputs = false;                      // of inputs instead of outputs
 };
 
 // The safetensors file that a path names: itself, or the one in it.
 std::filesystem::path lora_weights(const std::filesystem::path& path);
+
+class AdapterFile;
 
 class Adapter {
  public:
@@ -81,21 +86,32 @@ class Adapter {
   // To run: factors come from files, each with a strength. Several files on the same rows of a module add up; the
   // factors of a trainable file are leaves of the tape, and share their rows with no other file.
   explicit Adapter(ModuleNames names, const std::vector<LoraFile>& files = {}, bool trainable = false);
+  // The same for several sets of files, of which one is in use at a time: the first, before use() says otherwise.
+  Adapter(ModuleNames names, const std::vector<std::vector<LoraFile>>& sets);
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
   // A LoRA file, or a folder of PEFT's (adapter_model.safetensors, with adapter_config.json that tells the alphas) or
   // of diffusers' (pytorch_lora_weights.safetensors). Throws Error where a setting beside the tensors cannot be heeded.
-  void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false);
+  void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false) {
+    add_file({path, strength}, trainable);
+  }
+  void add_file(const LoraFile& file, bool trainable = false, size_t set = 0);
 
   // Remarks on a file: tensors that are left aside, and slow work.
   static std::vector<std::string> notes_on(const LoraFile& file);
 
   // For modules that no LoRA reaches: throws Error if a file replaces their matrix by another one.
   void check_base(const LoraSite& site) const;
+  // Whether several linears that share their input are to be layers of their own, since one of them has an algorithm
+  // that does not stack.
+  bool stand_apart(const std::vector<LoraSite>& sites) const;
   // Called by layers, for one module or for several linears that share their input and lie side by side. The factors
   // are placed beside the model; where that computes in 16 bits, they are copied to its dtype once (Parameter::copy).
-  // A second call for the same modules gives the same. Null where no module is adapted.
+  // A second call for the same modules gives the same. Null where no module is adapted. The caller has the stack
+  // rest_on() the weight when that is read.
   AdapterOfLayer match(const std::vector<LoraSite>& sites, const Residence& place = {});
+  // Whoever records steps keeps those of each set apart.
+  void use(size_t set) { *set_in_use_ = set; }
   // The number of the next dropout masks, below 2^32. It is enqueued: earlier work sees the previous number.
   void set_draw(int64_t draw);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
@@ -114,7 +130,8 @@ class Adapter {
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
   size_t module_count() const { return modules_.size(); }
-  std::pair<int64_t, int64_t> ranks() const;       // the smallest and the largest
+  std::pair<int64_t, int64_t> ranks() const;       // the smallest and the largest; 0 of a LoKr that has none
+  std::string kind() const;                        // "LoRA", "DoRA", …; "adapter" of several kinds
   std::vector<std::string> written_names() const;  // base names of the modules
   // The file that ComfyUI loads: factors in `dtype`, alphas in f32, since an f16 ends at 65504. Atomic; the bytes
   // depend on values and metadata alone.
@@ -127,7 +144,6 @@ class Adapter {
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:
-  struct Source;
   struct Part;
 
   // Modules that a target pattern fitted.
@@ -140,9 +156,11 @@ class Adapter {
   Modules* modules_at(const LoraSite& site, Memory& memory);
   AdapterModule fresh(const std::string& name, const LoraSite& site, Memory& memory) const;
   bool targeted(const std::string& path, const std::vector<ModuleName>& names);
+  std::shared_ptr<const LayerAdapter> adapter_of(const std::vector<PlacedModule>& parts, int64_t outputs,
+                                                 const Residence& place);
   std::string commonest_kinds() const;
   LoraDropout dropout(const std::vector<PlacedModule>& parts, Memory& memory);
-  Modules from_files(const std::vector<ModuleName>& names, const LoraSite& site);
+  Modules from_files(const std::vector<ModuleName>& names, const LoraSite& site, size_t set);
   void check_targets() const;
   template <class T>
   void check_patterns(std::string_view flag, const ByPattern<T>& numbers) const;
@@ -156,7 +174,13 @@ class Adapter {
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
   Tensor draw_;                                   // i64 [1]; none without dropout
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
-  std::vector<std::shared_ptr<Source>> sources_;  // files
+  size_t set_count_ = 1;
+  std::shared_ptr<size_t> set_in_use_ = std::make_shared<size_t>(0);
+  struct GivenFile {
+    std::shared_ptr<AdapterFile> file;
+    size_t set;
+  };
+  std::vector<GivenFile> files_;
 };
 
 }  // namespace wick

@@ -1,6 +1,7 @@
 // How adapters change modules. An algorithm says which factors a module has, how they begin, how files spell and shape
-// them, and what a layer computes with them; Adapter (nn/adapter.h) does the rest for all algorithms alike. LoRA is
-// nn/lora.cpp; another one is a file like it and a line in adapter_algorithms().
+// them, and what a layer computes with them (nn/layer_adapter.h); Adapter (nn/adapter.h) does the rest for all
+// algorithms alike. LoRA is nn/lora.cpp; another one is a file like it and a line in adapter_algorithms(). DoRA's
+// magnitude (nn/dora.h) goes with any of them.
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "wick/core/rng.h"
+#include "wick/nn/layer_adapter.h"
 #include "wick/nn/weights.h"
 #include "wick/ops/lora.h"
 
@@ -33,87 +35,113 @@ struct LoraSite {  // where it stands
 };
 
 struct AdapterFactor {
-  std::string key;   // in the file that it came from or goes to
-  Tensor value;      // f32, a leaf of the tape if it is trained
-  Tensor copy = {};  // Parameter::copy: in the dtype of the activations, where that is not f32
+  std::string key = {};  // in the file that it came from or goes to
+  Tensor value = {};     // f32, a leaf of the tape if it is trained; none where the algorithm can do without
+  Tensor copy = {};      // Parameter::copy: in the dtype of the activations, where that is not f32
 
   void place(Memory& memory);  // moves the value there; a leaf becomes a leaf there
 };
 
 class AdapterAlgorithm;
 
+// DoRA's (nn/dora.h).
+struct Magnitude {
+  AdapterFactor factor = {};  // [out], or [in] where it is of inputs; none without DoRA
+  bool of_inputs = false;
+  bool is_fresh = false;  // becomes the norms of the weight when that is there
+  float strength = 1;
+};
+
 struct AdapterModule {
   std::string name;  // base name in the file that is written
   LoraTarget target;
   const AdapterAlgorithm* algorithm;
   std::vector<AdapterFactor> factors = {};  // in the algorithm's order
-  float alpha = 0, scale = 1;
+  Magnitude magnitude = {};
+  float alpha = 0, scale = 1;   // scale: alpha / rank
+  float strength = 1;           // times that
+  size_t set = 0;               // Adapter::use()
   bool changes_base = false;    // a part of the base is taken out again
   int64_t first = 0;            // of its outputs among those of the layer's module, of which it may be a part
   std::vector<int> order = {};  // of its outputs in the file that it came from: equal parts, unless empty
 
   int64_t end() const { return first + target.out; }
-
-  bool is_trained() const { return factors.front().value.tracked(); }
+  float total_scale() const { return scale * strength; }
+  bool is_trained() const;
+  // Its factors, and the magnitude behind them.
+  std::vector<const AdapterFactor*> all_factors() const;
 };
 
 // A module of a layer: linears that share their input, and parts of a linear, lie side by side in one.
 struct PlacedModule {
   AdapterModule* module;
   int64_t column;  // of its first output
-};
 
-// The computation of a layer with an adapter on it; the layer's own weights are frozen. Arguments as in ops.
-class LayerAdapter {
- public:
-  virtual ~LayerAdapter() = default;
-  // Without w: the residual, which is what a weight elsewhere made of x, and the adapter's own output.
-  virtual Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual = {},
-                        bool ends_block = false) const = 0;
-  virtual Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const = 0;  // for inference
-  virtual Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const = 0;
-  virtual Tensor merged(const Tensor& w) const = 0;  // the matrix [out, in] of one linear with the adapter in it, f32
+  int64_t end() const { return column + module->target.out; }
 };
-using AdapterOfLayer = std::shared_ptr<const LayerAdapter>;  // null: none
 
 class AdapterAlgorithm {
  public:
   struct Factor {
     std::string_view name;                   // "down"
     std::vector<std::string_view> suffixes;  // of keys in files: all are read, the first is written
+    bool optional = false;
+    bool frozen_only = false;  // becomes a part of other factors, or is not trained
+    bool begins_at_zero = false;
+  };
+  struct FreshOptions {
+    int64_t rank = 0;
+    int64_t kron_factor = -1;  // LoKr's: the rows and columns of the first matrix, at most; -1: near the root
   };
 
   virtual ~AdapterAlgorithm() = default;
+  virtual const char* name() const = 0;  // "LoRA"
   virtual const std::vector<Factor>& factors() const = 0;
   // The factors of a module before training, not yet leaves.
-  virtual std::vector<Tensor> fresh(const LoraTarget& target, int64_t rank, Rng& rng, Memory& memory) const = 0;
-  virtual int64_t rank(const AdapterModule& module) const = 0;  // what alpha is divided by
+  virtual std::vector<Tensor> fresh(const LoraTarget& target, const FreshOptions& options, Rng& rng,
+                                    Memory& memory) const = 0;
+  // What alpha is divided by; 0: the scale is 1 whatever alpha says.
+  virtual int64_t rank(const AdapterModule& module) const = 0;
   // A factor's value, or its gradient, in the layout of files: of one whose outputs have this order
   // (AdapterModule::order).
-  virtual Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& target,
+  virtual Tensor to_file(size_t factor, const Tensor& value, const AdapterModule& module,
                          const std::vector<int>& order = {}) const = 0;
   // Brings factors that a file holds under their keys into memory's layout. Throws Error, which begins with the file's
-  // name, where a shape does not fit the target.
+  // name, where a shape does not fit the target, or where factors are missing.
   virtual void from_file(AdapterModule& module, const std::string& file) const = 0;
+  // The adapter of a layer's modules; places their factors and makes copies. There is one module, whose outputs are all
+  // of the layer's, unless the algorithm stacks.
+  virtual std::shared_ptr<const LayerAdapter> layer(const std::vector<PlacedModule>& parts, int64_t outputs,
+                                                    const Residence& place, const LoraDropout& dropout) const = 0;
+
+  // Whether modules that lie side by side share one LayerAdapter, and modules of several files on the same outputs
+  // become one. What follows is for such algorithms.
+  virtual bool stacks() const { return false; }
   // Scales the factors of a trained module alike so that the Frobenius norm of its change is at most `most`.
-  virtual void limit_norm(const AdapterModule& module, float most) const = 0;
+  virtual void limit_norm(const AdapterModule& module, float most) const;
   // Makes of `module` one whose change is the sum of both; neither is trained.
-  virtual void add(AdapterModule& module, const AdapterModule& other) const = 0;
+  virtual void add(AdapterModule& module, const AdapterModule& other) const;
   // Makes of `module`, which is not trained, one of these outputs that changes those that it had.
-  virtual void widen(AdapterModule& module, int64_t first, int64_t outputs) const = 0;
-  // Places the factors of a layer's modules, which have `outputs` columns in all, and makes their copies.
-  virtual AdapterOfLayer layer(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place,
-                               const LoraDropout& dropout) const = 0;
+  virtual void widen(AdapterModule& module, int64_t first, int64_t outputs) const;
 };
 
 const AdapterAlgorithm& lora_algorithm();
+const AdapterAlgorithm& loha_algorithm();
+const AdapterAlgorithm& lokr_algorithm();
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms();
+
+// Equal parts of a factor's rows in another order: row block i of the result is block order[i]; and the way back.
+Tensor reordered(const Tensor& rows, const std::vector<int>& order);
+std::vector<int> inverse(const std::vector<int>& order);
+// A convolution of low rank in Tucker's form (LyCORIS' use_tucker), a pointwise down [R', in] and its core
+// [R, R', KH, KW], as one down [R, KH, KW, in].
+Tensor with_core(const Tensor& down, const Tensor& core);
 
 // How files spell the tensors of a module: the module's base name and a suffix that tells the factor.
 struct AdapterKey {
   std::string_view module;
-  std::string_view name;                        // "down", "up", or "alpha", which is no factor
-  const AdapterAlgorithm* algorithm = nullptr;  // null of an alpha: several algorithms have one
+  std::string_view name;  // "down", "up", or what any algorithm may have: "alpha", "scalar" (LyCORIS'), "magnitude"
+  const AdapterAlgorithm* algorithm = nullptr;  // null of those
   size_t factor = 0;                            // its place in AdapterAlgorithm::factors()
 };
 

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <utility>
 
 #include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/dora.h"
 
 namespace wick {
 namespace {
@@ -11,14 +13,8 @@ struct Algorithm {
 };
 
 constexpr Algorithm kOtherAlgorithms[] = {
-    {".hada_", "LoHa"},
-    {".lokr_", "LoKr"},
-    {".dora_scale", "DoRA"},
-    {".lora_magnitude_vector", "DoRA"},
-    {".lora_B.bias", "a LoRA with biases (FLUX.1 Canny and Depth have such)", true},
     {".processor.qkv_lora", "a LoRA in XLabs' layout"},
     {".processor.proj_lora", "a LoRA in XLabs' layout"},
-    {".lora_mid.", "a Tucker-decomposed LoRA"},
     {".lora_embedding_", "a LoRA of an embedding"},
     {".oft_", "OFT"},
     {".a1.weight", "GLoRA"},
@@ -102,7 +98,7 @@ const char* model_of_lora(const std::set<std::string>& keys) {
 }
 
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {
-  static const std::vector<const AdapterAlgorithm*> all = {&lora_algorithm()};
+  static const std::vector<const AdapterAlgorithm*> all = {&lora_algorithm(), &loha_algorithm(), &lokr_algorithm()};
   return all;
 }
 
@@ -115,7 +111,15 @@ std::optional<AdapterKey> parse_adapter_key(std::string_view key) {
       for (const std::string_view suffix : algorithm->factors()[i].suffixes)
         if (const std::string_view module = module_before(suffix); !module.empty())
           return AdapterKey{module, algorithm->factors()[i].name, algorithm, i};
-  if (const std::string_view module = module_before(".alpha"); !module.empty()) return AdapterKey{module, "alpha"};
+  static constexpr std::pair<std::string_view, std::string_view> kOfAnyAlgorithm[] = {
+      {".alpha", "alpha"},
+      {".scalar", "scalar"},
+      {kMagnitudeKey, "magnitude"},
+      {".lora_magnitude_vector", "magnitude"},  // PEFT's
+      {".lora_magnitude_vector.weight", "magnitude"},
+      {".lora_magnitude_vector.default.weight", "magnitude"}};
+  for (const auto& [suffix, name] : kOfAnyAlgorithm)
+    if (const std::string_view module = module_before(suffix); !module.empty()) return AdapterKey{module, name};
   return {};
 }
 

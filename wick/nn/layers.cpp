@@ -7,7 +7,7 @@ namespace wick {
 Linear::Linear(const Scope& s, int64_t in, int64_t out, bool bias) : Linear(s, LoraTarget{in, out}, bias) {}
 
 Linear::Linear(const Scope& s, const LoraTarget& target, bool bias)
-    : weight_{s.load("weight", {target.out, target.in}), {}}, adapter_(s.adapt(target)) {
+    : weight_{s.load("weight", {target.out, target.in}), {}}, adapter_(s.adapt(target, weight_.whole)) {
   const Shape shape{target.out};
   if (bias) bias_.whole = adapter_ ? s.load("bias", shape) : s.load_bias("bias", shape);
 }
@@ -38,10 +38,12 @@ Linear Linear::side_by_side(const Scope& s, int64_t in, const std::vector<Output
   };
   for (size_t i = 1; i < outputs.size(); ++i)
     if (!stacks(i)) return Linear(s, in, outputs, bias);
-  const AdapterOfLayer adapter = s.adapt(sites);
+  if (s.stand_apart(sites)) return Linear(s, in, outputs, bias);
+  StackedTensor weight = s.load_stacked(weights, matrices);
+  const AdapterOfLayer adapter = s.adapt(sites, weight.whole);
   StackedTensor shift;
   if (bias) shift = adapter ? s.load_stacked(biases, vectors) : s.load_stacked_biases(biases, vectors);
-  return Linear(s.load_stacked(weights, matrices), std::move(shift), adapter);
+  return Linear(std::move(weight), std::move(shift), adapter);
 }
 
 Linear::Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias) {
@@ -70,7 +72,7 @@ Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)
     : weight_(s.load_conv("weight", {out, in, kernel, kernel})),
       bias_(s.load("bias", {out})),
       conv_(conv),
-      adapter_(s.adapt(LoraTarget{in, out, kernel, /*conv=*/true})) {}
+      adapter_(s.adapt(LoraTarget{in, out, kernel, /*conv=*/true}, weight_)) {}
 
 Tensor Conv::operator()(const Tensor& x, const Tensor& added) const {
   if (!adapter_) return conv2d(x, weight_, bias_, conv_, added);

@@ -20,7 +20,7 @@ class Linear {
   // A 1x1 convolution: on channels-last images it is a linear, and only files know the difference.
   static Linear pointwise(const Scope& s, int64_t in, int64_t out);
   // One linear for those of these names, which have the same input, with their outputs side by side. (Where their
-  // weights are kept in different types, as in some GGUF files, it is several in one.)
+  // weights are kept in different types, as in some GGUF files, or adapters do not stack, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
   // The same as the end of a block under checkpoint(): its output is not computed when the block runs again.

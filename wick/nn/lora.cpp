@@ -1,8 +1,10 @@
 // LoRA (Hu et al., 2021) as an algorithm of adapters: down [R, in] ([R, KH, KW, in] for convolutions) and up [out, R];
-// the module's change is scale * up down.
+// the module's change is scale * up down. Files may have a Tucker core of a convolution between both (LyCORIS' LoCon),
+// and a bias of up (PEFT's lora_bias).
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
@@ -14,24 +16,27 @@
 namespace wick {
 namespace {
 
-constexpr size_t kDown = 0, kUp = 1;
+constexpr size_t kDown = 0, kUp = 1, kMid = 2, kBias = 3;
 
 Tensor& down_of(AdapterModule& module) { return module.factors[kDown].value; }
 Tensor& up_of(AdapterModule& module) { return module.factors[kUp].value; }
 
 class LoraLayer final : public LayerAdapter {
  public:
-  explicit LoraLayer(Lora lora) : lora_(std::move(lora)) {}
+  // `shift` is f32 [outputs], or empty.
+  LoraLayer(Lora lora, Tensor shift) : lora_(std::move(lora)), shift_(std::move(shift)) {}
 
-  Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual,
-                bool ends_block) const override {
-    return lora_linear(x, w, bias, lora_, residual, ends_block);
+  Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
+                 bool ends_block) const override {
+    const bool is_bare = below.is_bare() && below.w;
+    const Tensor rest = is_bare ? residual : below(x, bias, residual);
+    const Tensor w = is_bare ? below.w : Tensor(), b = is_bare ? bias : Tensor();
+    const Tensor y = below.conv ? lora_conv2d(x, w, b, *below.conv, lora_, rest)
+                                : lora_linear(x, w, b, lora_, rest, ends_block && !shift_);
+    return shift_ ? y + cast(shift_, y.dtype()) : y;
   }
   Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const override {
-    return lora_gated_linear(x, w, bias, lora_);
-  }
-  Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const override {
-    return lora_conv2d(x, w, bias, conv, lora_);
+    return shift_ ? LayerAdapter::gated_linear(x, w, bias) : lora_gated_linear(x, w, bias, lora_);
   }
   Tensor merged(const Tensor& w) const override {
     const Tensor base = cast(w, DType::f32);
@@ -40,8 +45,11 @@ class LoraLayer final : public LayerAdapter {
     for (const LoraPart& part : lora_.parts) {
       const int64_t end = part.column + part.up.shape[0];
       const Tensor down = slice(lora_.down, 0, part.row, part.row + part.up.shape[1]);
+      const Tensor change =
+          matmul(cast(part.up_values, DType::f32), cast(reshape(down, {down.dim(0), -1}), DType::f32));
       if (part.column > done) rows.push_back(slice(base, 0, done, part.column));
-      rows.push_back(slice(base, 0, part.column, end) + matmul(part.up_values, down) * part.scale);
+      const Tensor part_of_base = slice(base, 0, part.column, end);
+      rows.push_back(part_of_base + reshape(change, part_of_base.shape()) * part.scale);
       done = end;
     }
     if (done < base.dim(0)) rows.push_back(slice(base, 0, done, base.dim(0)));
@@ -50,22 +58,8 @@ class LoraLayer final : public LayerAdapter {
 
  private:
   Lora lora_;
+  Tensor shift_;
 };
-
-// Equal parts of a factor's rows in another order: row block i of the result is block order[i].
-Tensor reordered(const Tensor& rows, const std::vector<int>& order) {
-  if (order.empty()) return rows;
-  const int64_t size = rows.dim(0) / int64_t(order.size());
-  std::vector<Tensor> parts;
-  for (const int part : order) parts.push_back(slice(rows, 0, part * size, (part + 1) * size));
-  return cat(parts, 0);
-}
-
-std::vector<int> inverse(const std::vector<int>& order) {
-  std::vector<int> all(order.size());
-  for (size_t i = 0; i < order.size(); ++i) all[size_t(order[i])] = int(i);
-  return all;
-}
 
 // Rows of all downs, each count rounded up to a multiple of `unit`, as one tensor.
 Shape shape_of_downs(const std::vector<PlacedModule>& parts, const std::function<int64_t(int64_t)>& padded) {
@@ -82,7 +76,7 @@ Lora joined(const std::vector<PlacedModule>& parts, Memory& memory) {
     lora.down = Tensor::empty(shape_of_downs(parts, [](int64_t rank) { return rank; }), DType::f32, memory);
   int64_t row = 0;
   for (const auto& [module, column] : parts) {
-    for (AdapterFactor& factor : module->factors) factor.place(memory);
+    for (const size_t factor : {kDown, kUp}) module->factors[factor].place(memory);
     Tensor &down = down_of(*module), &up = up_of(*module);
     if (!lora.down) {
       lora.down = down;
@@ -91,7 +85,7 @@ Lora joined(const std::vector<PlacedModule>& parts, Memory& memory) {
       rows.backend().copy(rows, down);
       down = down.tracked() ? rows.trainable() : rows;
     }
-    lora.parts.push_back({down, up, up, column, row, module->scale});
+    lora.parts.push_back({down, up, up, column, row, module->total_scale()});
     row += up.dim(1);
   }
   return lora;
@@ -116,7 +110,7 @@ Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Resid
       if (module->is_trained()) factor->place(*place.memory);  // the values of frozen factors are not needed again
       factor->copy.backend().copy(factor->copy, factor->value.to(*place.memory));
     }
-    lora.parts.push_back({down.value, up.value, up.copy, column, row, module->scale});
+    lora.parts.push_back({down.value, up.value, up.copy, column, row, module->total_scale()});
     row += padded(up.value.dim(1));
   }
   const auto is_trained = [](const PlacedModule& part) { return part.module->is_trained(); };
@@ -124,22 +118,41 @@ Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Resid
   return lora;
 }
 
+// The sum of the ups' biases, in the order of the layer's outputs; empty where there is none.
+Tensor shift_of(const std::vector<PlacedModule>& parts, int64_t outputs, Memory& memory) {
+  Tensor shift;
+  for (const auto& [module, column] : parts) {
+    const Tensor bias = module->factors.size() > kBias ? module->factors[kBias].value : Tensor();
+    if (!bias) continue;
+    if (!shift) shift = zeros({outputs}, DType::f32, memory);
+    const Tensor part = slice(shift, 0, column, column + bias.dim(0));
+    part.backend().copy(part, affine(bias.to(memory), module->total_scale(), 0));
+  }
+  return shift;
+}
+
 class LoraAlgorithm final : public AdapterAlgorithm {
  public:
+  const char* name() const override { return "LoRA"; }
+
   // Spellings of kohya, PEFT, diffusers before and after 0.20.
   const std::vector<Factor>& factors() const override {
     static const std::vector<Factor> all = {
-        {"down",
-         {".lora_down.weight", ".lora_A.weight", ".lora_A.default.weight", ".lora_A", "_lora.down.weight",
-          ".lora.down.weight", ".lora_linear_layer.down.weight"}},
-        {"up",
-         {".lora_up.weight", ".lora_B.weight", ".lora_B.default.weight", ".lora_B", "_lora.up.weight",
-          ".lora.up.weight", ".lora_linear_layer.up.weight"}}};
+        {.name = "down",
+         .suffixes = {".lora_down.weight", ".lora_A.weight", ".lora_A.default.weight", ".lora_A", "_lora.down.weight",
+                      ".lora.down.weight", ".lora_linear_layer.down.weight"}},
+        {.name = "up",
+         .suffixes = {".lora_up.weight", ".lora_B.weight", ".lora_B.default.weight", ".lora_B", "_lora.up.weight",
+                      ".lora.up.weight", ".lora_linear_layer.up.weight"},
+         .begins_at_zero = true},
+        {.name = "middle", .suffixes = {".lora_mid.weight"}, .optional = true, .frozen_only = true},
+        {.name = "bias", .suffixes = {".lora_B.bias", ".lora_up.bias"}, .optional = true, .frozen_only = true}};
     return all;
   }
 
   // down is Kaiming-uniform(a = sqrt 5), that is uniform in ±1/sqrt(fan_in); up is zero.
-  std::vector<Tensor> fresh(const LoraTarget& t, int64_t rank, Rng& rng, Memory& memory) const override {
+  std::vector<Tensor> fresh(const LoraTarget& t, const FreshOptions& options, Rng& rng, Memory& memory) const override {
+    const int64_t rank = options.rank;
     const float bound = 1 / std::sqrt(float(t.in * t.kernel * t.kernel));
     const Shape down = t.kernel == 1 ? Shape{rank, t.in} : Shape{rank, t.kernel, t.kernel, t.in};
     return {affine(random_uniform(down, rng, memory), 2 * bound, -bound), zeros({t.out, rank}, DType::f32, memory)};
@@ -147,8 +160,9 @@ class LoraAlgorithm final : public AdapterAlgorithm {
 
   int64_t rank(const AdapterModule& module) const override { return module.factors[kUp].value.dim(1); }
 
-  Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& t,
+  Tensor to_file(size_t factor, const Tensor& value, const AdapterModule& module,
                  const std::vector<int>& order) const override {
+    const LoraTarget& t = module.target;
     const Tensor up = factor == kUp ? reordered(value, order) : Tensor();
     if (!t.conv) return up ? up : value;
     if (up) return reshape(up, {t.out, up.dim(1), 1, 1});
@@ -158,16 +172,27 @@ class LoraAlgorithm final : public AdapterAlgorithm {
   void from_file(AdapterModule& module, const std::string& file) const override {
     const LoraTarget& t = module.target;
     Tensor &down = down_of(module), &up = up_of(module);
-    const int64_t kernel = t.kernel, rank = up.rank() >= 2 ? up.dim(1) : 0;
-    const Shape matrix{rank, t.in}, convolution{rank, t.in, kernel, kernel};
+    const Tensor core = std::exchange(module.factors[kMid].value, {});
+    const int64_t rank = up.rank() >= 2 ? up.dim(1) : 0, inner = core && core.rank() == 4 ? core.dim(1) : rank;
+    const int64_t kernel = core ? 1 : t.kernel;
+    const Shape matrix{inner, t.in}, convolution{inner, t.in, kernel, kernel};
     check(rank > 0 && (up.shape() == Shape{t.out, rank} || up.shape() == Shape{t.out, rank, 1, 1}),
           "{}: {} should have shape [{}, rank] for this model, found {}", file, quote(module.factors[kUp].key), t.out,
           up.shape());
+    check(!core || core.shape() == Shape{rank, inner, t.kernel, t.kernel},
+          "{}: {} should have shape [{}, rank, {}, {}] for this model, found {}", file, quote(module.factors[kMid].key),
+          rank, t.kernel, t.kernel, core ? core.shape() : Shape{});
     check(down.shape() == convolution || (kernel == 1 && down.shape() == matrix),
           "{}: {} should have shape {} for this model, found {}", file, quote(module.factors[kDown].key),
           t.conv ? convolution : matrix, down.shape());
     down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
+    if (core) down = with_core(down, core);
     up = reordered(reshape(up, {t.out, rank}), inverse(module.order));
+    Tensor& bias = module.factors[kBias].value;
+    if (!bias) return;
+    check(bias.shape() == Shape{t.out}, "{}: {} should have shape {} for this model, found {}", file,
+          quote(module.factors[kBias].key), Shape{t.out}, bias.shape());
+    bias = reordered(bias, inverse(module.order));
   }
 
   // |up down|^2 is the sum of the elements of (up^T up) * (down down^T).
@@ -175,41 +200,78 @@ class LoraAlgorithm final : public AdapterAlgorithm {
     const Tensor up = module.factors[kUp].value.detached();
     const Tensor down = reshape(module.factors[kDown].value.detached(), {up.dim(1), -1});
     const Tensor change = sum(matmul(transpose(up, 0, 1), up) * matmul(down, transpose(down, 0, 1)));
-    const float unit = module.scale / most;
+    const float unit = module.total_scale() / most;
     const Tensor excess = clamp(change * (unit * unit), 1, std::numeric_limits<float>::infinity());
     const Tensor root = rsqrt(excess), factor = root * rsqrt(root);  // 1 / sqrt(the norm's ratio to the most)
-    for (const AdapterFactor& f : module.factors) f.value.backend().copy(f.value, f.value.detached() * factor);
+    for (const size_t i : {kDown, kUp}) {
+      const Tensor& value = module.factors[i].value;
+      value.backend().copy(value, value.detached() * factor);
+    }
   }
+
+  bool stacks() const override { return true; }
 
   // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.
   void add(AdapterModule& module, const AdapterModule& other) const override {
     Tensor &down = down_of(module), &up = up_of(module);
     down = cat({down, other.factors[kDown].value}, 0);
-    up = cat({affine(up, module.scale, 0), affine(other.factors[kUp].value, other.scale, 0)}, 1);
-    module.scale = 1;
+    up = cat({affine(up, module.total_scale(), 0), affine(other.factors[kUp].value, other.total_scale(), 0)}, 1);
+    module.factors.resize(factors().size());
+    Tensor& bias = module.factors[kBias].value;
+    if (bias) bias = affine(bias, module.total_scale(), 0);
+    if (other.factors.size() > kBias && other.factors[kBias].value) {
+      const Tensor more = affine(other.factors[kBias].value, other.total_scale(), 0);
+      bias = bias ? bias + more : more;
+    }
+    module.scale = module.strength = 1;
     module.alpha = float(up.dim(1));
   }
 
   void widen(AdapterModule& module, int64_t first, int64_t outputs) const override {
     Tensor& up = up_of(module);
     const int64_t rank = up.dim(1), before = module.first - first, behind = outputs - before - up.dim(0);
-    std::vector<Tensor> rows = {up};
-    if (before > 0) rows.insert(rows.begin(), zeros({before, rank}));
-    if (behind > 0) rows.push_back(zeros({behind, rank}));
-    up = cat(rows, 0);
+    const auto widened = [&](const Tensor& values, const auto& shape) {
+      std::vector<Tensor> rows = {values};
+      if (before > 0) rows.insert(rows.begin(), zeros(shape(before)));
+      if (behind > 0) rows.push_back(zeros(shape(behind)));
+      return cat(rows, 0);
+    };
+    up = widened(up, [&](int64_t count) { return Shape{count, rank}; });
+    if (module.factors.size() > kBias && module.factors[kBias].value)
+      module.factors[kBias].value = widened(module.factors[kBias].value, [](int64_t count) { return Shape{count}; });
     module.first = first;
     module.target.out = outputs;
   }
 
-  AdapterOfLayer layer(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place,
-                       const LoraDropout& dropout) const override {
+  std::shared_ptr<const LayerAdapter> layer(const std::vector<PlacedModule>& parts, int64_t outputs,
+                                            const Residence& place, const LoraDropout& dropout) const override {
     Lora lora = place.activations == DType::f32 ? joined(parts, *place.memory) : copied(parts, outputs, place);
     lora.dropout = dropout;
-    return std::make_shared<LoraLayer>(std::move(lora));
+    return std::make_shared<LoraLayer>(std::move(lora), shift_of(parts, outputs, *place.memory));
   }
 };
 
 }  // namespace
+
+Tensor reordered(const Tensor& rows, const std::vector<int>& order) {
+  if (order.empty()) return rows;
+  const int64_t size = rows.dim(0) / int64_t(order.size());
+  std::vector<Tensor> parts;
+  for (const int part : order) parts.push_back(slice(rows, 0, part * size, (part + 1) * size));
+  return cat(parts, 0);
+}
+
+std::vector<int> inverse(const std::vector<int>& order) {
+  std::vector<int> all(order.size());
+  for (size_t i = 0; i < order.size(); ++i) all[size_t(order[i])] = int(i);
+  return all;
+}
+
+Tensor with_core(const Tensor& down, const Tensor& core) {
+  const Tensor pixels = permute(core, {0, 2, 3, 1});  // [R, KH, KW, R']
+  return reshape(matmul(reshape(contiguous(pixels), {-1, core.dim(1)}), down),
+                 {core.dim(0), core.dim(2), core.dim(3), down.dim(1)});
+}
 
 const AdapterAlgorithm& lora_algorithm() {
   static const LoraAlgorithm lora;

@@ -9,15 +9,14 @@
 #include "wick/io/json.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
 // Off in a plain LoRA: absent, null, false, "none" or empty.
-constexpr const char* kOff[] = {"use_dora",
-                                "use_qalora",
+constexpr const char* kOff[] = {"use_qalora",
                                 "use_bdlora",
-                                "lora_bias",
                                 "bias",
                                 "fan_in_fan_out",
                                 "modules_to_save",
@@ -35,7 +34,7 @@ constexpr size_t kMostPatterns = 10000, kMostRegexes = 64;  // each is held agai
 
 bool is_off(const nlohmann::json& value) { return value == false || value == "none" || value.empty(); }
 
-constexpr std::string_view kDown = ".lora_down.weight", kUp = ".lora_up.weight";
+constexpr std::string_view kDown = ".lora_down.weight", kUp = ".lora_up.weight", kMagnitude = ".dora_scale";
 
 // "q_proj" where every layer's is there, else "model.layers.3.self_attn.q_proj".
 std::vector<std::string> target_modules(const std::vector<std::string>& modules, int64_t layers) {
@@ -123,6 +122,7 @@ PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const 
   config.rslora = is_given("use_rslora") && get<bool>(json, prefix + "use_rslora", source);
   config.alphas = patterns_of(all, prefix + "alpha_pattern", source);
   config.ranks = patterns_of(all, prefix + "rank_pattern", source);
+  config.dora = is_given("use_dora") && get<bool>(json, prefix + "use_dora", source);
   config.taken = taken_by(json, prefix + "init_lora_weights", source);
   return config;
 }
@@ -215,7 +215,12 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
   std::map<std::string, Tensor> renamed;
   std::map<std::string, int64_t> ranks;
   std::map<std::string, double> alphas;
+  bool has_magnitudes = false;
   for (const auto& [name, tensor] : tensors) {
+    if (name.ends_with(kMagnitude)) {
+      has_magnitudes = true;
+      renamed[name.substr(0, name.size() - kMagnitude.size()) + ".lora_magnitude_vector"] = reshape(tensor, {-1});
+    }
     const std::string module = name.substr(0, name.find(".lora_"));
     if (name.ends_with(kDown)) {
       const std::string in_model = module.substr(kPeftPrefix.size());
@@ -243,7 +248,7 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
                                  {"bias", "none"},
                                  {"fan_in_fan_out", false},
                                  {"use_rslora", false},
-                                 {"use_dora", false}};
+                                 {"use_dora", has_magnitudes}};
   begin_folder(folder, kPeftLast);
   save_safetensors(folder / "adapter_model.safetensors", renamed, {{"format", "pt"}});
   write_file_atomically(folder / kPeftLast, config.dump(2) + "\n");

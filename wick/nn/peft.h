@@ -30,6 +30,7 @@ struct PeftConfig {
   double alpha = 0;
   bool rslora = false;  // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
   Patterns alphas, ranks;
+  bool dora = false;  // every module has a magnitude (nn/dora.h)
   TakenFromBase taken = TakenFromBase::nothing;
 
   // Throws Error naming a setting that changes an adapter's computation and that Wick does not know.
@@ -64,8 +65,8 @@ struct PeftExport {
   int64_t layers = 0;  // of the model: a kind of module that all layers have is named once
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
-// begin with "base_model.model.". The commonest rank and alpha become r and lora_alpha, others rank_pattern and
-// alpha_pattern. Each file is written whole, kPeftLast last.
+// begin with "base_model.model.", magnitudes of outputs among them. The commonest rank and alpha become r and
+// lora_alpha, others rank_pattern and alpha_pattern. Each file is written whole, kPeftLast last.
 void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
                 const PeftExport& adapter);
 

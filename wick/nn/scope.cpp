@@ -36,6 +36,12 @@ LoraSite Scope::site(const LoraTarget& target) const {
   return {.path = path_, .target = target, .base = base};
 }
 
+AdapterOfLayer Scope::adapt(const std::vector<LoraSite>& sites, const Tensor& weight) const {
+  const AdapterOfLayer adapter = adapter_ ? adapter_->match(sites, place()) : nullptr;
+  if (adapter && weight && adapter->needs_weight()) weights_.when_read([adapter, weight] { adapter->rest_on(weight); });
+  return adapter;
+}
+
 void Scope::check_base(const LoraTarget& target) const {
   if (adapter_) adapter_->check_base(site(target));
 }

@@ -54,11 +54,11 @@ class Scope {
   const Weights& weights() const { return weights_; }
   const Residence& place() const { return weights_.place(); }
   LoraSite site(const LoraTarget& target) const;  // the module at this path
-  // The adapter of the module at this path, or of several that share their input; null if there is none.
-  AdapterOfLayer adapt(const LoraTarget& target) const { return adapt({site(target)}); }
-  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const {
-    return adapter_ ? adapter_->match(sites, place()) : nullptr;
-  }
+  // The adapter of the module at this path, or of several that share their input, on their weight, which was handed
+  // out already or is kept elsewhere (then it is empty); null if there is none.
+  AdapterOfLayer adapt(const LoraTarget& target, const Tensor& weight) const { return adapt({site(target)}, weight); }
+  AdapterOfLayer adapt(const std::vector<LoraSite>& sites, const Tensor& weight) const;
+  bool stand_apart(const std::vector<LoraSite>& sites) const { return adapter_ && adapter_->stand_apart(sites); }
   // For modules that are not adapted (Adapter::check_base).
   void check_base(const LoraTarget& target) const;
 

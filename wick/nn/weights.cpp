@@ -54,6 +54,7 @@ struct Weights::State {
   std::map<std::string, Tensor> as_read = {};        // of trainable weights: read and not trained, for save()
   std::vector<Parameter> parameters = {};
   std::vector<Memory::Filling> deferred = {};  // into tensors that were handed out
+  std::vector<std::function<void()>> once_read = {};
   Quantized quantized = {};
   std::shared_ptr<BlockStream> stream = {};
   std::vector<size_t> block_bytes = {};
@@ -205,9 +206,14 @@ struct Weights::State {
     if (!deferred.empty()) memory().fill(std::exchange(deferred, {}));
   }
 
+  void tell_read() {
+    for (const auto& f : std::exchange(once_read, {})) f();
+  }
+
   void finish_block() {
     if (!in_slot) return;
     read_deferred();
+    tell_read();
     stream->keep(*std::exchange(in_slot, std::nullopt), source.has_values);
   }
 
@@ -326,6 +332,14 @@ void Weights::read_deferred(const std::function<void()>& meanwhile) const {
       std::async(at_once ? std::launch::async : std::launch::deferred, [this] { state_->read_deferred(); });
   if (at_once) meanwhile();
   reading.get();
+  state_->tell_read();
+}
+
+void Weights::when_read(std::function<void()> f) const {
+  if (state_->options.deferred)
+    state_->once_read.push_back(std::move(f));
+  else
+    f();
 }
 
 Weights::Quantized Weights::quantized() const { return state_->quantized; }

@@ -108,6 +108,9 @@ class Weights {
   std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build,
                                       bool staged = false) const;
 
+  // Calls f when the values of all that was handed out so far are where the tensors are: at once, or in
+  // read_deferred(), or before a streamed block leaves for the host. f may compute with them, not change them.
+  void when_read(std::function<void()> f) const;
   // `meanwhile` runs while the weights are on their way to a device, where none may be there yet: what it computes is
   // nonsense, but kernels and libraries get loaded. Not called on the CPU, nor where blocks are streamed, nor where
   // nothing is left to read.

@@ -110,6 +110,18 @@ struct FactorGrads {
 
 }  // namespace
 
+Lora Lora::of(const Tensor& down, const Tensor& up, float scale, DType dtype) {
+  if (dtype == DType::f32) return of(down, up, scale);
+  const int64_t rank = up.dim(1), unit = 16 / int64_t(size_of(dtype)), padded = (rank + unit - 1) / unit * unit;
+  Shape shape = down.shape();
+  shape[0] = padded;
+  const Tensor downs = zeros(shape, dtype, down.memory()), ups = zeros({up.dim(0), padded}, dtype, up.memory());
+  const Tensor up_values = ups.window(up.shape(), ups.stride());
+  downs.backend().copy(downs.window(down.shape(), downs.stride()), down);
+  ups.backend().copy(up_values, up);
+  return {downs, {{down, up, up_values, 0, 0, scale}}};
+}
+
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& given, const Tensor& residual,
                    bool ends_block) {
   check(w || (residual && !bias), "lora_linear: without a weight there is a residual and no bias");
@@ -194,37 +206,46 @@ struct PixelUp {
 
 }  // namespace
 
-Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& given) {
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& given,
+                   const Tensor& residual) {
+  check(w || (residual && !bias), "lora_conv2d: without a weight there is a residual and no bias");
   check(!w.tracked() && !(bias && bias.tracked()), "lora_conv2d: the weight under a LoRA is frozen");
-  const Tensor y = conv2d(x.detached(), w, bias, conv);
-  check(given.parts.size() == 1 && given.down.rank() == 4 && given.parts[0].up.shape[0] == w.dim(0),
-        "lora_conv2d: lora_down {} does not fit weight {}", given.down.shape(), w.shape());
+  const Tensor y = w ? conv2d(x.detached(), w, bias, conv, residual ? residual.detached() : residual) : clone(residual);
+  check(given.parts.size() == 1 && given.down.rank() == 4 && given.parts[0].up.shape[0] == y.dim(-1),
+        "lora_conv2d: lora_down {} does not fit {} outputs", given.down.shape(), y.dim(-1));
   const Lora lora = of_batch(given);
   const Tensor low = conv2d(dropped(x, lora), lora.down.detached(), {}, conv);
   PixelUp{lora}.forward(y, low);
 
   const bool trained = trains_down(lora) || trains_up(lora);
-  if (!Tape::active() || !(x.tracked() || trained)) return y;
+  if (!Tape::active() || !(x.tracked() || trained || (residual && residual.tracked()))) return y;
   const Saved saved_x = trains_down(lora) ? Saved(x) : Saved();
   const Tensor saved_low = trains_up(lora) ? low : Tensor();
-  return Tape::active()->push(
-      kLoraConv2d, y, [=, x = Input(x), low_shape = low.shape()](const Tensor& dy, Grads& grads) {
-        const FactorGrads factors(lora);
-        const PixelUp up{lora};
-        if (saved_low) up.gradient(factors.ups.front(), dy, saved_low);
-        const Tensor dlow = up.backward(dy, low_shape);
-        if (saved_x) dy.backend().conv2d_backward_weight(factors.down, {}, dlow, dropped(saved_x(), lora), conv);
-        factors.add_to(grads, lora);
-        if (!grads.wants(x)) return;
-        const Tensor dx = x.empty(), through_low = x.empty();
-        dy.backend().conv2d_backward_input(dx, dy, w, conv);
-        dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
-        if (lora.dropout.drops_elements())
-          dy.backend().dropout(dx, through_low, views(lora).dropout, true);
-        else
-          dy.backend().accumulate(dx, through_low, 1);
-        grads.add(x, dx);
-      });
+  return Tape::active()->push(kLoraConv2d, y,
+                              [=, x = Input(x), r = Input(residual ? residual : low.detached()),
+                               low_shape = low.shape()](const Tensor& dy, Grads& grads) {
+                                grads.add(r, dy);
+                                const FactorGrads factors(lora);
+                                const PixelUp up{lora};
+                                if (saved_low) up.gradient(factors.ups.front(), dy, saved_low);
+                                const Tensor dlow = up.backward(dy, low_shape);
+                                if (saved_x)
+                                  dy.backend().conv2d_backward_weight(factors.down, {}, dlow, dropped(saved_x(), lora),
+                                                                      conv);
+                                factors.add_to(grads, lora);
+                                if (!grads.wants(x)) return;
+                                const Tensor dx = x.empty(), through_low = x.empty();
+                                if (w)
+                                  dy.backend().conv2d_backward_input(dx, dy, w, conv);
+                                else
+                                  dx.backend().fill(dx, 0);
+                                dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
+                                if (lora.dropout.drops_elements())
+                                  dy.backend().dropout(dx, through_low, views(lora).dropout, true);
+                                else
+                                  dy.backend().accumulate(dx, through_low, 1);
+                                grads.add(x, dx);
+                              });
 }
 
 LoraGrads lora_backward(const Tensor& grad_output, const Tensor& input, const Tensor& lora_down, const Tensor& lora_up,

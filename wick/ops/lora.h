@@ -38,6 +38,8 @@ struct Lora {
   Tensor mask = {};  // f32 [R, 1], of the rows that this call uses; none: all. Not set by callers
 
   static Lora of(const Tensor& down, const Tensor& up, float scale) { return {down, {{down, up, up, 0, 0, scale}}}; }
+  // Of f32 factors; kernels read copies in `dtype`, whose rows are whole multiples of 16 bytes.
+  static Lora of(const Tensor& down, const Tensor& up, float scale, DType dtype);
 };
 
 // x [..., K], w [N, K] or empty (then there is no bias); residual [..., N] is added and may be empty; ends_block as for
@@ -48,9 +50,11 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
 // swiglu(lora_linear(x, w, bias, lora)), for inference.
 Tensor lora_gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora);
 
-// y = conv2d(x, w, bias) + scale * low up^T of each pixel, with low = conv2d(dropout(x), down): down [R, KH, KW, I] is
-// a convolution of the same stride and padding. Saves x if down is trained, and low if up is.
-Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora);
+// y = conv2d(x, w, bias) + residual + scale * low up^T of each pixel, with low = conv2d(dropout(x), down): down
+// [R, KH, KW, I] is a convolution of the same stride and padding. residual may be empty; without w it is not. Saves x
+// if down is trained, and low if up is.
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora,
+                   const Tensor& residual = {});
 
 struct LoraGrads {
   Tensor grad_down;  // [R, K]

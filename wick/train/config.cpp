@@ -242,12 +242,17 @@ std::vector<TrainOption> listed_options() {
   add("from_scratch", Subject::model, &C::from_scratch,
       "With --train full: begin with random weights; --model needs its configs and tokenizer alone",
       {.kind = ModelKind::text});
+  add("adapter", Subject::lora, &C::adapter,
+      "LoRA; DoRA, which scales the weight's rows or columns too; LoHa or LoKr, for pictures, whose changes are "
+      "products "
+      "of two by elements, or of Kronecker");
   add("targets", Subject::lora, &C::targets,
       "Modules that get a LoRA: * matches anything, a name without one is also an end (q_proj, lm_head), a "
       "leading - excludes, later patterns win [kohya's: attention and feed-forward of SDXL, of FLUX and SD3 modulation "
       "too; of a language model every linear of its layers]",
       {.item = "PATTERN ..."});
-  add("from", Subject::lora, &C::from, "Go on training this LoRA: its modules, ranks and alphas", {.item = "FILE"});
+  add("from", Subject::lora, &C::from, "Go on training this adapter: its kind, modules, ranks and alphas",
+      {.item = "FILE"});
   add("rank", Subject::lora, &C::rank, "Rank of the LoRA, and others of modules named as by --targets [16]",
       {.min = 1, .max = 4096, .item = kIntegers});
   add("alpha", Subject::lora, &C::alpha, "The LoRA's scale is alpha / rank [the rank]", {.item = kNumbers});
@@ -256,6 +261,9 @@ std::vector<TrainOption> listed_options() {
       {.max = 4096, .kind = ModelKind::pictures});
   add("conv_alpha", Subject::lora, &C::conv_alpha, "Their alpha [--conv-rank]",
       {.above_min = true, .kind = ModelKind::pictures});
+  add("lokr_factor", Subject::lora, &C::lokr_factor,
+      "Rows and columns of a LoKr's first matrix, or the largest divisors below; 0: those near the roots of a weight's",
+      {.max = 4096, .kind = ModelKind::pictures});
   add("rslora", Subject::lora, &C::rslora, "The scale is alpha / sqrt(rank)");
   add("lora_plus", Subject::lora, &C::lora_plus,
       "Times the learning rate, of the factors that begin at zero: LoRA+, whose authors take 16", {.above_min = true});
@@ -602,15 +610,26 @@ void resolve_lora(TrainConfig& config) {
   if (!config.from.empty()) {
     check_usage(config.train == TrainMode::lora, "--from: goes on with a LoRA; expected --train lora, found {}",
                 name_of(config.train));
-    check_usage(config.targets.empty() && !sized,
-                "--from {}: its modules, ranks and alphas are the file's; expected no --targets, --rank, --alpha, "
-                "--conv-rank or --rslora beside it",
+    check_usage(config.targets.empty() && !sized && config.adapter == AdapterKind::lora && config.lokr_factor == 0,
+                "--from {}: its kind, modules, ranks and alphas are the file's; expected no --adapter, --targets, "
+                "--rank, --alpha, --conv-rank, --lokr-factor or --rslora beside it",
                 config.from);
     return;
   }
   if (config.rank.value == 0) config.rank.value = TrainConfig::kRank;
   if (config.alpha.value == 0 && config.rank.others.empty()) config.alpha.value = double(config.rank.value);
   check_usage(config.conv_alpha == 0 || config.conv_rank > 0, "--conv-alpha: expected a --conv-rank, found none");
+  check_usage(config.lokr_factor == 0 || config.adapter == AdapterKind::lokr,
+              "--lokr-factor: expected --adapter lokr with it, found {}", name_of(config.adapter));
+  if (config.adapter == AdapterKind::lora) return;
+  const std::string_view kind = name_of(config.adapter);
+  check_usage(config.train == TrainMode::lora, "--adapter {}: there is no adapter; --train is {}", kind,
+              name_of(config.train));
+  for (const auto& [flag, value] : {std::pair("--lora-dropout", config.lora_dropout),
+                                    {"--rank-dropout", config.rank_dropout},
+                                    {"--module-dropout", config.module_dropout},
+                                    {"--scale-weight-norms", config.scale_weight_norms}})
+    check_usage(value == 0, "{}: is for --adapter lora; expected 0 with {}, found {}", flag, kind, value);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 namespace wick {
 
 enum class TrainMode { lora, full, vae };
+enum class AdapterKind { lora, dora, loha, lokr };
 enum class LrSchedule { constant, linear, cosine, cosine_with_restarts, polynomial };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q6_k, q5_k, q4_k, q4_0 };
@@ -31,6 +32,7 @@ enum class PredictionSetting { automatic, epsilon, v };  // the first: as the mo
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
 // TrainOption::Member.
 constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
+constexpr std::string_view names_of(AdapterKind) { return "lora|dora|loha|lokr"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine|cosine-with-restarts|polynomial"; }
 constexpr std::string_view names_of(AverageWarmup) { return "updates|power|none"; }
 constexpr std::string_view names_of(OptimizerKind) {
@@ -69,13 +71,15 @@ struct TrainConfig {
   TrainMode train = TrainMode::lora;
   bool from_scratch = false;
 
+  AdapterKind adapter = AdapterKind::lora;
   std::vector<std::string> targets;  // the family's default unless given
-  std::string from;                  // a LoRA to go on training, with its modules, ranks and alphas
+  std::string from;                  // an adapter to go on training, with its kind, modules, ranks and alphas
   ByPattern<int64_t> rank = 0;       // 0: kRank, or as `from` has it
   ByPattern<double> alpha = 0;       // 0: the rank
   int64_t conv_rank = 0;             // of convolutions of more than one pixel; 0: the rank
   double conv_alpha = 0;             // 0: conv_rank
   bool rslora = false;
+  int64_t lokr_factor = 0;  // 0: near the root
   double lora_plus = 1;
   double lora_dropout = 0, rank_dropout = 0, module_dropout = 0;
   double scale_weight_norms = 0;  // 0: does not
@@ -182,14 +186,14 @@ inline constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kInteg
                                   kStepsOrShare = "STEPS";
 
 struct TrainOption {
-  using Member =
-      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
-                   std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
-                   TrainMode TrainConfig::*, LrSchedule TrainConfig::*, DType TrainConfig::*,
-                   LongDocuments TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
-                   PredictionSetting TrainConfig::*, LossType TrainConfig::*, HuberSchedule TrainConfig::*,
-                   WeightingScheme TrainConfig::*, OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*,
-                   StepsOrShare TrainConfig::*, ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
+  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*,
+                              std::vector<int64_t> TrainConfig::*, TrainMode TrainConfig::*, AdapterKind TrainConfig::*,
+                              LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
+                              Quantize TrainConfig::*, TimestepKind TrainConfig::*, PredictionSetting TrainConfig::*,
+                              LossType TrainConfig::*, HuberSchedule TrainConfig::*, WeightingScheme TrainConfig::*,
+                              OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*, StepsOrShare TrainConfig::*,
+                              ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
 
   std::string_view key;
   Subject subject;

@@ -119,6 +119,14 @@ bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view pre
   return found != tensors.end() && found->first.starts_with(prefix);
 }
 
+// As LyCORIS' network module calls what its other kinds of adapters are; DoRA's magnitudes are of inputs.
+json lycoris_arguments(const TrainConfig& c) {
+  if (c.adapter == AdapterKind::dora) return {{"algo", "lora"}, {"dora_wd", "True"}, {"wd_on_out", "False"}};
+  json all = {{"algo", name_of(c.adapter)}};
+  if (c.adapter == AdapterKind::lokr) all["factor"] = fmt::format("{}", c.lokr_factor > 0 ? c.lokr_factor : -1);
+  return all;
+}
+
 // As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained, and
 // dropout of ranks and modules.
 std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
@@ -134,6 +142,7 @@ std::string network_arguments(const TrainConfig& c, const std::map<std::string, 
            {"conv_alpha", fmt::format("{}", alpha)},
            {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}};
   }
+  if (c.adapter != AdapterKind::lora) all.update(lycoris_arguments(c));
   if (c.rank_dropout > 0) all["rank_dropout"] = fmt::format("{}", c.rank_dropout);
   if (c.module_dropout > 0) all["module_dropout"] = fmt::format("{}", c.module_dropout);
   return all.dump();
@@ -220,6 +229,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_network_args", network_arguments(c, tensors)},
   };
   all.merge(objective_metadata(c));
+  if (c.adapter != AdapterKind::lora) all["ss_network_module"] = "lycoris.kohya";
   if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = rate_of(c, "unet");
   return all;
 }

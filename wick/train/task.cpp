@@ -36,7 +36,7 @@ Trained trained_of(const TrainConfig& config, const Diffusion& model) {
               "--conv-rank: {} has no convolutions to train; expected none", config.model);
   if (config.conv_rank > 0)
     lora.default_targets.insert(lora.default_targets.end(), lora.conv_targets.begin(), lora.conv_targets.end());
-  return {config, lora.names, lora.default_targets};
+  return {config, lora.names, lora.default_targets, /*magnitudes_of_inputs=*/true};
 }
 
 // The denoiser learns to predict its process's target.

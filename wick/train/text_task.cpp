@@ -17,7 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 
 Trained trained_of(const TrainConfig& config, const fs::path& model) {
-  if (config.train == TrainMode::lora) return {config, llama_module_names(), llama_default_targets()};
+  check_usage(config.adapter == AdapterKind::lora || config.adapter == AdapterKind::dora,
+              "--adapter {}: is for models of pictures; a language model has lora and dora", name_of(config.adapter));
+  if (config.train == TrainMode::lora)
+    return {config, llama_module_names(), llama_default_targets(), /*magnitudes_of_inputs=*/false};
   check(config.train == TrainMode::full, "--train vae: {} is a language model, which has none", config.model);
   check(!GgufFile::is_gguf(model), "--train full: expected a transformers folder, found the GGUF file {}",
         model.string());

@@ -23,6 +23,11 @@ ByPattern<int64_t> rank_of(const TrainConfig& config) {
   return rank;
 }
 
+const AdapterAlgorithm& algorithm_of(AdapterKind kind) {
+  if (kind == AdapterKind::loha) return loha_algorithm();
+  return kind == AdapterKind::lokr ? lokr_algorithm() : lora_algorithm();
+}
+
 // Of the learning rate, by module.
 ByPattern<double> shares_of_rate(const TrainConfig& config) {
   ByPattern<double> shares = 1;
@@ -35,7 +40,8 @@ std::string_view module_of(std::string_view parameter) { return parameter.substr
 
 }  // namespace
 
-Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets)
+Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets,
+                 bool magnitudes_of_inputs)
     : adapter_(std::make_unique<Adapter>(LoraConfig{.rank = rank_of(config),
                                                     .alpha = config.alpha,
                                                     .conv_rank = config.conv_rank,
@@ -49,7 +55,11 @@ Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::
                                                     .seed = uint64_t(config.seed),
                                                     .dropout = float(config.lora_dropout),
                                                     .rank_dropout = float(config.rank_dropout),
-                                                    .module_dropout = float(config.module_dropout)},
+                                                    .module_dropout = float(config.module_dropout),
+                                                    .algorithm = &algorithm_of(config.adapter),
+                                                    .kron_factor = config.lokr_factor > 0 ? config.lokr_factor : -1,
+                                                    .dora = config.adapter == AdapterKind::dora,
+                                                    .magnitudes_of_inputs = magnitudes_of_inputs},
                                          std::move(names))),
       most_norm_(float(config.scale_weight_norms)) {
   if (!config.from.empty()) adapter_->add_file(config.from, 1, /*trainable=*/true);
@@ -88,7 +98,8 @@ std::string Trained::describe() const {
   if (!adapter_) return fmt::format("{}, {}", name_, count);
   const auto [least, most] = adapter_->ranks();
   const std::string rank = least == most ? fmt::format("rank {}", most) : fmt::format("ranks {} to {}", least, most);
-  return fmt::format("A LoRA of {} on {}, {}", rank, count_of(adapter_->module_count(), "module"), count);
+  return fmt::format("A {}{} on {}, {}", adapter_->kind(), most > 0 ? " of " + rank : "",
+                     count_of(adapter_->module_count(), "module"), count);
 }
 
 }  // namespace wick

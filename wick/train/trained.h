@@ -21,7 +21,9 @@ class Trained {
  public:
   // A LoRA as the settings have it, on the modules that --targets match, or `default_targets` where none are given; or
   // the one of --from.
-  Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets);
+  // DoRA's magnitudes are of inputs or of outputs (nn/dora.h).
+  Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets,
+          bool magnitudes_of_inputs);
   // Every weight of a model, in words ("The whole UNet"). set_weights() follows once the model is loaded.
   Trained(const TrainConfig& config, std::string whole);
 

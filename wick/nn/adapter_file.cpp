@@ -1,0 +1,310 @@
+#include "wick/nn/adapter_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "wick/io/count.h"
+#include "wick/io/quote.h"
+#include "wick/nn/dora.h"
+#include "wick/nn/low_rank.h"
+#include "wick/nn/recognise.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+void check_algorithm(std::string_view key, const std::string& file) {
+  const std::string_view other = other_lora_algorithm(key);
+  check(other.empty(), "{}: {} is {}, which Wick does not read", file, quote(key), other);
+}
+
+AdapterKey checked_key(std::string_view key, const std::string& file) {
+  if (const auto parsed = parse_adapter_key(key)) return *parsed;
+  fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
+       quote(key));
+}
+
+bool starts_with_any(std::string_view name, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return name.starts_with(p); });
+}
+
+LowRank part_of(const AdapterModule& module, const LoraSite& site, bool largest, const std::string& what) {
+  const int64_t rank = module.algorithm->rank(module);
+  if (!site.base)
+    return {zeros({module.target.out, rank}), zeros({rank, module.target.in})};  // in an outline only sizes count
+  const Tensor base = site.base();
+  check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
+        name_of(base.dtype()));
+  const Tensor w = contiguous(slice(cast(base, DType::f32), 0, module.first, module.end()));
+  return largest ? largest_part(w, rank, what) : first_columns_part(w, rank, what);
+}
+
+}  // namespace
+
+AdapterFile AdapterFile::open(const LoraFile& lora, bool trainable) {
+  check(std::isfinite(lora.strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
+        lora.strength);
+  const std::filesystem::path weights = lora_weights(lora.path);
+  LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
+  AdapterFile opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
+  if (!opened.settings_.config) opened.settings_.read_header(opened.file_);
+  opened.index();
+  return opened;
+}
+
+// With the model that it seems to be for, where shapes may be those of another one.
+std::string AdapterFile::in_words() const { return model_ ? fmt::format("{}: a LoRA for {}", name(), model_) : name(); }
+
+void AdapterFile::index() {
+  check(!file_.tensors().empty(), "{}: holds no tensors", name());
+  for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
+  const auto is_ours = [](const auto& tensor) { return parse_adapter_key(tensor.first).has_value(); };
+  check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),
+        contents_in_words(safetensors_source(file_.path())));
+  for (const auto& [key, info] : file_.tensors()) add(key);
+  check(!entries_.empty(), "{}: holds no module of a LoRA", name());
+  std::set<std::string> names;
+  for (const auto& [base, entry] : entries_) names.insert(base);
+  model_ = model_of_lora(names);
+  for (const auto& [base, entry] : entries_) {
+    check_factors(base, entry);
+    // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
+    check(settings_.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
+          "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
+          "adapter_model.safetensors",
+          name(), quote(base), kPeftLast);
+  }
+}
+
+void AdapterFile::check_factors(const std::string& base, const Entry& entry) const {
+  const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const bool is_there = entry.algorithm && !entry.keys[i].empty();
+    check(is_there || factors[i].optional, "{}: {} has no {} factor", name(), quote(base), factors[i].name);
+    check(!is_there || !trainable_ || !factors[i].frozen_only,
+          "{}: {} is applied, and not trained: a Tucker core or a bias of a LoRA; expected a file without such", name(),
+          quote(is_there ? entry.keys[i] : base));
+  }
+  check(!trainable_ || entry.scalar.empty(), "{}: {} is applied, and not trained; expected a file without such", name(),
+        quote(entry.scalar));
+}
+
+void AdapterFile::add(const std::string& key) {
+  if (is_bundled_embedding(key)) {
+    ++embeddings_;
+    return;
+  }
+  if (const std::string_view module = module_of_base(key); !module.empty()) {
+    bases_[std::string(module)].key = key;
+    return;
+  }
+  const AdapterKey parsed = checked_key(key, name());
+  Entry& entry = entries_[std::string(parsed.module)];
+  if (parsed.algorithm) {
+    check(!entry.algorithm || entry.algorithm == parsed.algorithm, "{}: {} is of a {}, and others of {} are of a {}",
+          name(), quote(key), parsed.algorithm->name(), quote(parsed.module),
+          entry.algorithm ? entry.algorithm->name() : "");
+    entry.algorithm = parsed.algorithm;
+    entry.keys.resize(parsed.algorithm->factors().size());
+  }
+  std::string& slot = parsed.algorithm             ? entry.keys[parsed.factor]
+                      : parsed.name == "scalar"    ? entry.scalar
+                      : parsed.name == "magnitude" ? entry.magnitude
+                                                   : entry.alpha;
+  check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
+  slot = key;
+}
+
+std::string AdapterFile::first_key(const Entry& entry) {
+  return *std::ranges::find_if(entry.keys, [](const std::string& key) { return !key.empty(); });
+}
+
+std::vector<const ModuleName*> AdapterFile::find(const std::vector<ModuleName>& names) {
+  std::vector<const ModuleName*> found;
+  for (const ModuleName& candidate : names) {
+    const auto entry = entries_.find(candidate.name);
+    const auto is_known = [&](const ModuleName* other) { return other->name == candidate.name; };
+    if (entry == entries_.end() || std::ranges::any_of(found, is_known)) continue;
+    for (const ModuleName* other : found)
+      check(!other->rows.overlap(candidate.rows),
+            "{}: {} and {} are on the same rows of one layer; a LoRA has them once, fused or split", name(),
+            quote(first_key(entries_.at(other->name))), quote(first_key(entry->second)));
+    entry->second.used = true;
+    found.push_back(&candidate);
+  }
+  return found;
+}
+
+bool AdapterFile::stands_apart(const std::vector<ModuleName>& names) const {
+  return std::ranges::any_of(names, [&](const ModuleName& candidate) {
+    const auto entry = entries_.find(candidate.name);
+    return entry != entries_.end() && !(entry->second.algorithm->stacks() && entry->second.magnitude.empty());
+  });
+}
+
+std::vector<AdapterFactor> AdapterFile::read_factors(const Entry& entry) const {
+  std::vector<AdapterFactor> factors;
+  for (const std::string& key : entry.keys)
+    factors.push_back(key.empty() ? AdapterFactor() : AdapterFactor{key, read_finite(key)});
+  return factors;
+}
+
+AdapterModule AdapterFile::read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const {
+  const std::string& name_in_file = found.name;
+  const Entry& entry = entries_.at(name_in_file);
+  const ModuleRows& rows = found.rows;
+  AdapterModule module{int(rows.parts.size()) == rows.of ? written_name : name_in_file, site.target, entry.algorithm};
+  const int64_t part = site.target.out / rows.of;
+  check(part * rows.of == site.target.out, "{}: {} is {} of {} equal parts of {} outputs", name(), quote(name_in_file),
+        rows.parts.size(), rows.of, site.target.out);
+  module.target.out = part * int64_t(rows.parts.size());
+  module.first = part * rows.first();
+  if (!std::ranges::is_sorted(rows.parts))
+    for (const int index : rows.parts) module.order.push_back(index - rows.first());
+  module.factors = read_factors(entry);
+  module.algorithm->from_file(module, in_words());
+  const int64_t rank = module.algorithm->rank(module);
+  const float scalar = entry.scalar.empty() ? 1 : number(entry.scalar);
+  module.alpha = scalar * alpha_of(name_in_file, entry, rank);
+  module.scale = rank > 0 ? module.alpha / float(rank) : scalar;
+  module.strength = given_.strength;
+  check(std::isfinite(module.total_scale()), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
+        quote(name_in_file), module.alpha);
+  if (!entry.magnitude.empty()) {
+    module.magnitude.factor = {entry.magnitude, read_finite(entry.magnitude)};
+    module.magnitude.strength = std::exchange(module.strength, 1);
+    read_magnitude(module, in_words());
+  }
+  if (const PeftConfig* config = settings_.of(name_in_file, name()).first) {
+    check(!config->dora || module.magnitude.factor.value, "{}: {} has no magnitude, but {} says use_dora", name(),
+          quote(name_in_file), config->source);
+    take_part_out(module, config->taken, name_in_file, site);
+  }
+  if (trainable_) make_trainable(module);
+  return module;
+}
+
+void AdapterFile::make_trainable(AdapterModule& module) const {
+  for (AdapterFactor& factor : module.factors)
+    if (factor.value) factor.value = factor.value.trainable();
+  if (Tensor& magnitude = module.magnitude.factor.value) magnitude = magnitude.trainable();
+}
+
+float AdapterFile::number(const std::string& key) const {
+  const Tensor value = file_.load_numbers(key);
+  check(value.numel() == 1 && std::isfinite(value.item()), "{}: {} should be one finite number", name(), quote(key));
+  return value.item();
+}
+
+float AdapterFile::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
+  const auto [config, module] = settings_.of(name_in_file, name());
+  if (config) {
+    const std::optional<double> told = config->rank_of(module);
+    check(!told || *told == double(rank), "{}: {} has rank {}, but {} says {}", name(), quote(name_in_file), rank,
+          config->source, told.value_or(0));
+  }
+  if (entry.alpha.empty()) return config ? config->alpha_of(module, rank) : float(rank);
+  const float alpha = number(entry.alpha);
+  check(!config || config->alpha_of(module, rank) == alpha, "{}: {} is {}, but {} makes it {}", name(),
+        quote(entry.alpha), alpha, config ? config->source : "", config ? config->alpha_of(module, rank) : 0);
+  return alpha;
+}
+
+// PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
+// W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
+void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
+                                const LoraSite& site) const {
+  if (taken == TakenFromBase::nothing) return;
+  const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
+                                       quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
+  check(module.algorithm == &lora_algorithm() && !module.magnitude.factor.value, "{}, which it does of plain LoRAs",
+        what);
+  check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
+  check(!site.tied, "{}, which would change this model's embedding too", what);
+  check(given_.strength == 1, "{}: its strength is 1, and not {}", what, given_.strength);
+  check(!trainable_, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
+        what);
+  const int64_t rank = module.algorithm->rank(module);
+  check(rank <= std::min(module.target.in, module.target.out), "{}: its rank {} is more than the layer's", what, rank);
+  const bool largest = taken == TakenFromBase::largest_part;
+  const LowRank part = part_of(module, site, largest, what);
+  AdapterModule removed{module.name, module.target, &lora_algorithm(), {{"", part.down}, {"", part.up}}};
+  removed.scale = largest ? -1 : -module.scale;
+  module.algorithm->add(module, removed);
+  module.changes_base = true;
+}
+
+// PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
+void AdapterFile::check_base(const std::vector<ModuleName>& names, const LoraSite& site) const {
+  for (const ModuleName& candidate : names) {
+    const auto found = bases_.find(candidate.name);
+    if (found == bases_.end()) continue;
+    found->second.used = true;
+    if (!site.base) continue;
+    const Tensor theirs = file_.load_numbers(found->second.key);
+    const Shape shape{site.target.out, site.target.in};
+    check(theirs.shape() == shape, "{}: {} has shape {}, and the model's has {}: Wick keeps the model's vocabulary",
+          name(), quote(found->second.key), theirs.shape(), shape);
+    const Tensor ours = site.base();
+    const std::optional<DType> dtype = file_.tensors().at(found->second.key).dtype;
+    const bool comparable = is_float(ours.dtype()) && dtype && is_float(*dtype);
+    // Rounded as theirs are.
+    check(comparable && cast(cast(ours, *dtype), DType::f32).to_vector() == theirs.to_vector(),
+          "{}: {} is not the model's own: Wick adds LoRAs to a model, and replaces none of its weights", name(),
+          quote(found->second.key));
+  }
+}
+
+void AdapterFile::check_complete(const std::vector<std::string>& elsewhere) const {
+  std::vector<std::string> unknown;
+  std::set<std::string> used, others;
+  for (const auto& [base, entry] : entries_) {
+    if (entry.used || starts_with_any(base, elsewhere)) {
+      if (entry.used) used.insert(base);
+      continue;
+    }
+    others.insert(base);
+    unknown.push_back(quote(base));
+  }
+  const char* model = model_of_lora(others);
+  check(unknown.empty(), "{}: {} of its {} fit no layer of this model: {}{}", name(), unknown.size(),
+        count_of(entries_.size(), "module"), first_few(unknown),
+        model && model != model_of_lora(used) ? fmt::format("; it looks like a LoRA for {}", model) : "");
+  check(!used.empty(), "{}: none of its {} is in the component that was loaded", name(),
+        count_of(entries_.size(), "module"));
+  for (const auto& [base, matrix] : bases_)
+    check(matrix.used, "{}: {} fits no layer of this model", name(), quote(matrix.key));
+}
+
+std::vector<std::string> AdapterFile::notes() const {
+  std::vector<std::string> all;
+  if (embeddings_ > 0)
+    all.push_back(fmt::format("{}: {} of embeddings {} not applied, its LoRA is", name(),
+                              count_of(embeddings_, "tensor"), embeddings_ == 1 ? "is" : "are"));
+  double numbers = 0;  // in the matrices of which parts are computed
+  for (const auto& [base, entry] : entries_) {
+    const PeftConfig* config = settings_.of(base, name()).first;
+    if (!config || config->taken != TakenFromBase::largest_part) continue;
+    const Shape &down = file_.tensors().at(entry.keys[0]).shape, &up = file_.tensors().at(entry.keys[1]).shape;
+    if (up.rank() == 2 && down.rank() == 2) numbers += double(up[0]) * double(down[1]);
+  }
+  if (numbers > 2e8)
+    all.push_back(
+        fmt::format("{}: PiSSA: the largest singular vectors of its {} are computed first, which takes minutes", name(),
+                    count_of(entries_.size(), "layer")));
+  return all;
+}
+
+Tensor AdapterFile::read_finite(const std::string& key) const {
+  const Tensor values = file_.load_numbers(key);
+  const float* data = values.data<float>();
+  const float* end = data + values.numel();
+  const float* odd = std::find_if_not(data, end, [](float value) { return std::isfinite(value); });
+  if (odd != end) fail("{}: {} holds {}; the LoRA is damaged", name(), quote(key), *odd);
+  return values;
+}
+
+}  // namespace wick
