@@ -285,6 +285,33 @@ def fused(name, kind, folder, inputs, table, modules):
     finish(name, folder, "transformer", inputs, run_transformer(model, inputs), lora="adapter.safetensors")
 
 
+def peft_unet(name, config):
+    """LoRA by add_adapter() of diffusers, the others by get_peft_model()."""
+    by_diffusers = isinstance(config, LoraConfig)
+    seeded(name)
+    shutil.rmtree(OUT / name, ignore_errors=True)
+    unet = fresh_unet()
+    if by_diffusers:
+        unet.add_adapter(config)
+        disturb_peft(unet, name).save_lora_adapter(OUT / name)
+        unet = fresh_unet()
+        unet.load_lora_adapter(OUT / name, prefix=None, low_cpu_mem_usage=False, weight_name="pytorch_lora_weights.safetensors")
+    else:
+        disturb_peft(get_peft_model(unet, config), name).save_pretrained(OUT / name)
+        unet = PeftModel.from_pretrained(fresh_unet(), OUT / name)
+    finish(name, "sdxl", "unet", UNET_INPUTS, run_unet(unet.eval()))
+
+
+def unet_cases():
+    targets = [SQUARE, WIDE, CONV, STRIDED, POINT]
+    peft_unet("unet_dora", LoraConfig(r=3, lora_alpha=5, target_modules=targets, use_dora=True, init_lora_weights=False))
+    others = dict(r=2, alpha=5, target_modules=targets + [BIG], init_weights=False)
+    peft_unet("unet_peft_loha", LoHaConfig(**others))
+    peft_unet("unet_peft_loha_conv", LoHaConfig(**others, use_effective_conv2d=True))
+    peft_unet("unet_peft_lokr", LoKrConfig(**others, decompose_factor=4))
+    peft_unet("unet_peft_lokr_conv", LoKrConfig(**others, use_effective_conv2d=True))
+
+
 def flow_models():
     flux_inputs, sd3_inputs = "flux/dev/lora.in.safetensors", "sd3_transformer/dual/lora.in.safetensors"
     wd = dict(weight_decompose=True, wd_on_out=False)
@@ -402,7 +429,7 @@ def languages():
     language("peft_oft_terms", "llama_linear", OFTConfig(oft_block_size=0, r=4, use_cayley_neumann=True, num_cayley_neumann_terms=7, **targets))
     language("peft_oft_exact", "llama2", OFTConfig(oft_block_size=0, r=2, use_cayley_neumann=False, **targets))
     language("peft_oft_shared", "llama2", OFTConfig(oft_block_size=4, r=0, block_share=True, use_cayley_neumann=False, **targets))
-    language("peft_oft_constrained", "llama2", OFTConfig(oft_block_size=4, r=0, coft=True, eps=0.6, **targets))
+    language("peft_oft_constrained", "llama2", OFTConfig(oft_block_size=4, r=0, coft=True, eps=2.3, **targets))
     language("peft_boft", "llama_linear", BOFTConfig(boft_block_size=4, **targets))
     with butterfly():
         language("peft_boft_factors", "llama2", BOFTConfig(
@@ -417,6 +444,7 @@ if __name__ == "__main__":
     rotations()
     others()
     text_encoder_case()
+    unet_cases()
     flow_models()
     flux_biases()
     languages()
