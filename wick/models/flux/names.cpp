@@ -58,6 +58,15 @@ const TransformerNames& transformer_names() {
   return names;
 }
 
+// Norms of queries and keys are modules in adapters' names, of which files have one tensor.
+std::vector<ModuleName> norm_names(const std::string& module) {
+  std::vector<ModuleName> names = transformer_names()(module + ".scale");
+  for (ModuleName& norm : names)
+    for (const std::string_view end : {".scale", "_scale", ".weight", "_weight"})
+      if (norm.name.ends_with(end)) norm.name.resize(norm.name.size() - end.size());
+  return names;
+}
+
 const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};  // lora_te2_ is OneTrainer's
 
 }  // namespace
@@ -74,6 +83,7 @@ ModuleNames flux_module_names() {
     if (component == kClipLNames.component) return clip_lora_names(module, kClipLNames);
     if (component == kT5.component) return t5_lora_names(module, kT5);
     if (component != "transformer") return {};  // no LoRA file has a name for the VAE
+    if (module.ends_with("_norm")) return norm_names(module);
     std::vector<ModuleName> names = transformer_names()(module);
     if (module.ends_with(".linear1")) names.push_back({"diffusion_model." + module + "_qkv", {{0, 1, 2}, 7}});  // USO
     return names;
