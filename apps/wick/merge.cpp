@@ -26,6 +26,8 @@ void run_merge(const MergeArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
   LlamaConfig::read(model);  // throws Error for an unknown kind
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
+  for (const LoraFile& lora : loras)
+    for (const std::string& note : Adapter::notes_on_merging(lora)) fmt::print(stderr, "wick: {}\n", note);
   cli::check_output_path(
       {.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {model})});
   const std::optional<DType> dtype = cli::parse_dtype(a.dtype);

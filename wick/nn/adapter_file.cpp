@@ -172,6 +172,13 @@ Tensor AdapterFile::word_vectors(const std::string& word, const std::string& enc
   return vectors.rank() == 2 ? vectors : reshape(vectors, {1, -1});
 }
 
+// Of a LoRA.
+bool AdapterFile::has_bias(const Entry& entry) {
+  const auto& factors = entry.algorithm->factors();
+  const auto bias = std::ranges::find(factors, "bias", &AdapterAlgorithm::Factor::name);
+  return bias != factors.end() && !entry.keys[size_t(bias - factors.begin())].empty();
+}
+
 std::string AdapterFile::first_key(const Entry& entry) {
   return *std::ranges::find_if(entry.keys, [](const std::string& key) { return !key.empty(); });
 }
@@ -263,6 +270,8 @@ AdapterModule AdapterFile::read_entry(const std::string& written_name, const Mod
   if (const PeftConfig* config = settings_.of(name_in_file, name()).first) {
     check(!config->dora || module.magnitude.factor.value, "{}: {} has no magnitude, but {} says use_dora", name(),
           quote(name_in_file), config->source);
+    check(!config->bias || entry.algorithm != &lora_algorithm() || has_bias(entry),
+          "{}: {} has no bias, but {} says lora_bias", name(), quote(name_in_file), config->source);
     take_part_out(module, config->taken, name_in_file, site);
   }
   if (trainable_) make_trainable(module);

@@ -73,6 +73,7 @@ class AdapterFile {
   AdapterModule read_entry(const std::string& written_name, const ModuleName& found, const LoraSite& site,
                            const Entry& entry) const;
   RotationSettings rotation_of(const std::string& name_in_file, const Entry& entry) const;
+  static bool has_bias(const Entry& entry);
   static std::string first_key(const Entry& entry);
   void check_factors(const std::string& base, const Entry& entry) const;
   std::vector<AdapterFactor> read_factors(const Entry& entry) const;

@@ -13,12 +13,8 @@ struct Algorithm {
 };
 
 constexpr Algorithm kOtherAlgorithms[] = {
-    {".processor.qkv_lora", "a LoRA in XLabs' layout"},
-    {".processor.proj_lora", "a LoRA in XLabs' layout"},
-    {".oft_blocks.", "OFT in parts of a fused layer"},
-    {".oft_r", "OFT of PEFT before 0.16"},
-    {".oft_s", "OFT of PEFT before 0.16", true},
-    {".bm.weight", "a GLoRA with a middle factor", true},
+    {".oft_blocks.", "OFT in parts of a fused layer"}, {".oft_r", "OFT of PEFT before 0.16"},
+    {".oft_s", "OFT of PEFT before 0.16", true},       {".bm.weight", "a GLoRA with a middle factor", true},
     {".reshape_weight", "a reshaping LoRA"},
 };
 
@@ -98,7 +94,22 @@ const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {
   return all;
 }
 
+namespace {
+
+// XLabs' names for LoRAs of FLUX's attentions: "double_blocks.0.processor.qkv_lora1.down.weight".
+std::optional<AdapterKey> parse_xlabs_key(std::string_view key) {
+  if (key.find(".processor.qkv_lora") == key.npos && key.find(".processor.proj_lora") == key.npos) return {};
+  const std::vector<AdapterAlgorithm::Factor>& factors = lora_algorithm().factors();
+  for (const auto& [suffix, factor] : {std::pair<std::string_view, size_t>{".down.weight", 0}, {".up.weight", 1}})
+    if (key.ends_with(suffix))
+      return AdapterKey{key.substr(0, key.size() - suffix.size()), factors[factor].name, &lora_algorithm(), factor};
+  return {};
+}
+
+}  // namespace
+
 std::optional<AdapterKey> parse_adapter_key(std::string_view key, const std::function<bool(const std::string&)>& has) {
+  if (const auto xlabs = parse_xlabs_key(key)) return xlabs;
   const auto module_before = [key](std::string_view suffix) {
     return key.ends_with(suffix) ? key.substr(0, key.size() - suffix.size()) : std::string_view();
   };

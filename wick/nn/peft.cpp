@@ -151,6 +151,7 @@ PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const 
   config.rslora = is_given("use_rslora") && get<bool>(json, prefix + "use_rslora", source);
   config.alphas = patterns_of(all, prefix + "alpha_pattern", source);
   config.ranks = patterns_of(all, prefix + "rank_pattern", source);
+  config.bias = is_given("lora_bias") && get<bool>(json, prefix + "lora_bias", source);
   config.dora = is_given("use_dora") && get<bool>(json, prefix + "use_dora", source);
   config.taken = taken_by(json, prefix + "init_lora_weights", source);
   return config;

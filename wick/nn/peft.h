@@ -35,6 +35,7 @@ struct PeftConfig {
   bool rslora = false;  // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
   Patterns alphas, ranks;
   bool dora = false;  // every module has a magnitude (nn/dora.h)
+  bool bias = false;  // and every up its bias
   TakenFromBase taken = TakenFromBase::nothing;
   RotationSettings rotation = {};  // OFT's
 

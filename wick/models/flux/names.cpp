@@ -1,6 +1,8 @@
 #include "wick/models/flux/names.h"
 
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "wick/models/lora_names.h"
 
@@ -67,6 +69,23 @@ std::vector<ModuleName> norm_names(const std::string& module) {
   return names;
 }
 
+// XLabs': of the attentions of double blocks "processor.qkv_lora1" and "proj_lora1", with 2 of the text's; of single
+// blocks without a number.
+std::optional<ModuleName> xlabs_name(const std::string& module) {
+  const size_t dot = module.find('.', module.find('.') + 1);
+  if (dot == module.npos) return {};
+  const std::string block = module.substr(0, dot) + ".processor.", inner = module.substr(dot + 1);
+  constexpr std::pair<std::string_view, const char*> kNames[] = {{"img_attn.qkv", "qkv_lora1"},
+                                                                 {"txt_attn.qkv", "qkv_lora2"},
+                                                                 {"img_attn.proj", "proj_lora1"},
+                                                                 {"txt_attn.proj", "proj_lora2"},
+                                                                 {"linear2", "proj_lora"}};
+  if (inner == "linear1") return ModuleName{block + "qkv_lora", {{0, 1, 2}, 7}};
+  for (const auto& [ours, theirs] : kNames)
+    if (inner == ours) return ModuleName{block + theirs};
+  return {};
+}
+
 const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};  // lora_te2_ is OneTrainer's
 
 }  // namespace
@@ -85,6 +104,7 @@ ModuleNames flux_module_names() {
     if (component != "transformer") return {};  // no LoRA file has a name for the VAE
     if (module.ends_with("_norm")) return norm_names(module);
     std::vector<ModuleName> names = transformer_names()(module);
+    if (const auto xlabs = xlabs_name(module)) names.push_back(*xlabs);
     if (module.ends_with(".linear1")) names.push_back({"diffusion_model." + module + "_qkv", {{0, 1, 2}, 7}});  // USO
     return names;
   };
