@@ -196,6 +196,18 @@ std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
   return files;
 }
 
+std::vector<LoraFile> parse_lora_set(const std::string& argument) {
+  if (argument == "none") return {};
+  std::error_code ignored;
+  std::vector<std::string> words = {argument};
+  for (size_t plus; !fs::exists(words.back(), ignored) && (plus = words.back().find('+')) != std::string::npos;) {
+    const std::string rest = words.back().substr(plus + 1);
+    words.back().resize(plus);
+    words.push_back(rest);
+  }
+  return parse_loras(words);
+}
+
 std::vector<fs::path> inputs_of(const std::vector<LoraFile>& loras, std::vector<fs::path> inputs) {
   for (const LoraFile& lora : loras) inputs.push_back(lora.path);
   return inputs;

@@ -46,6 +46,8 @@ void check_input_file(const std::filesystem::path& path, const char* flag);
 
 // Each is FILE or FILE:STRENGTH; a file whose own name ends so is found first.
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments);
+// "A:0.8+B", or "none". A file whose own name has a + is found first.
+std::vector<LoraFile> parse_lora_set(const std::string& argument);
 // The files of LoRAs behind the other inputs.
 std::vector<std::filesystem::path> inputs_of(const std::vector<LoraFile>& loras,
                                              std::vector<std::filesystem::path> inputs);
