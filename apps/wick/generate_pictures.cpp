@@ -391,7 +391,7 @@ void check_out(const GenerateArguments& a, const Checkpoint& model, const std::v
 void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
   check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}, or a folder", kWrittenImages);
-  const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
+  const std::vector<LoraFile> loras = cli::parse_loras(a.loras, adapted_components(folder));
   check_out(a, folder, loras);
   if (!a.picture.prediction.empty())
     a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;

@@ -101,7 +101,7 @@ struct Adapter::Source {
     mutable bool used = false;
   };
   SafetensorsFile file;
-  float strength;
+  LoraFile lora;
   bool trainable;
   LoraSettings settings;
   std::map<std::string, Entry> entries = {};  // by base name
@@ -109,10 +109,10 @@ struct Adapter::Source {
   int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
   const char* model = nullptr;                // model_of_lora()
 
-  static Source open(const std::filesystem::path& path, float strength, bool trainable) {
-    const std::filesystem::path weights = lora_weights(path);
+  static Source open(const LoraFile& lora, bool trainable) {
+    const std::filesystem::path weights = lora_weights(lora.path);
     LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
-    Source source{SafetensorsFile::open(weights), strength, trainable, std::move(settings)};
+    Source source{SafetensorsFile::open(weights), lora, trainable, std::move(settings)};
     if (!source.settings.config) source.settings.read_header(source.file);
     source.index();
     return source;
@@ -199,7 +199,7 @@ struct Adapter::Source {
     module.algorithm->from_file(module, in_words());
     const int64_t rank = module.algorithm->rank(module);
     module.alpha = alpha_of(name_in_file, entry, rank);
-    module.scale = strength * module.alpha / float(rank);
+    module.scale = lora.strength_of(site.path) * module.alpha / float(rank);
     check(std::isfinite(module.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
           quote(name_in_file), module.alpha);
     if (const PeftConfig* config = settings.of(name_in_file, name()).first)
@@ -234,6 +234,7 @@ struct Adapter::Source {
                                          quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
     check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
     check(!site.tied, "{}, which would change this model's embedding too", what);
+    const float strength = lora.strength_of(site.path);
     check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
     check(!trainable, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
           what);
@@ -292,7 +293,7 @@ std::filesystem::path lora_weights(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Adapter::notes_on(const LoraFile& lora) {
-  const Source source = Source::open(lora.path, lora.strength, false);
+  const Source source = Source::open(lora, false);
   std::vector<std::string> notes;
   if (source.embeddings > 0)
     notes.push_back(fmt::format("{}: {} of embeddings {} not applied, its LoRA is", source.name(),
@@ -333,12 +334,22 @@ void AdapterFactor::place(Memory& memory) {
 }
 
 Adapter::Adapter(ModuleNames names, const std::vector<LoraFile>& files, bool trainable) : names_(std::move(names)) {
-  for (const LoraFile& file : files) add_file(file.path, file.strength, trainable);
+  for (const LoraFile& file : files) add_file(file, trainable);
 }
 
-void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
-  check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", path.string(), strength);
-  sources_.push_back(std::make_shared<Source>(Source::open(path, strength, trainable)));
+float LoraFile::strength_of(const std::string& path_in_model) const {
+  const auto part = parts.find(path_in_model.substr(0, path_in_model.find('.')));
+  return part == parts.end() ? strength : part->second;
+}
+
+void Adapter::add_file(const LoraFile& file, bool trainable) {
+  const auto check_finite = [&](float strength) {
+    check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", file.path.string(),
+          strength);
+  };
+  check_finite(file.strength);
+  for (const auto& [part, strength] : file.parts) check_finite(strength);
+  sources_.push_back(std::make_shared<Source>(Source::open(file, trainable)));
 }
 
 bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& names) {

@@ -72,7 +72,8 @@ class LayerAdapter {
                         bool ends_block = false) const = 0;
   virtual Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const = 0;  // for inference
   virtual Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const = 0;
-  virtual Tensor merged(const Tensor& w) const = 0;  // the matrix [out, in] of one linear with the adapter in it, f32
+  // The weight of one module, [out, in] or [out, kh, kw, in] of a convolution, with the adapter in it; f32.
+  virtual Tensor merged(const Tensor& w) const = 0;
 };
 using AdapterOfLayer = std::shared_ptr<const LayerAdapter>;  // null: none
 

@@ -34,18 +34,19 @@ class LoraLayer final : public LayerAdapter {
     return lora_conv2d(x, w, bias, conv, lora_);
   }
   Tensor merged(const Tensor& w) const override {
-    const Tensor base = cast(w, DType::f32);
+    const Tensor base = reshape(cast(w, DType::f32), {w.dim(0), -1});  // of a convolution, a row an output
     std::vector<Tensor> rows;
     int64_t done = 0;
     for (const LoraPart& part : lora_.parts) {
       const int64_t end = part.column + part.up.shape[0];
-      const Tensor down = slice(lora_.down, 0, part.row, part.row + part.up.shape[1]);
+      const int64_t rank = part.up.shape[1];
+      const Tensor down = reshape(slice(lora_.down, 0, part.row, part.row + rank), {rank, -1});
       if (part.column > done) rows.push_back(slice(base, 0, done, part.column));
       rows.push_back(slice(base, 0, part.column, end) + matmul(part.up_values, down) * part.scale);
       done = end;
     }
     if (done < base.dim(0)) rows.push_back(slice(base, 0, done, base.dim(0)));
-    return cat(rows, 0);
+    return reshape(cat(rows, 0), w.shape());
   }
 
  private:

@@ -36,6 +36,11 @@ LoraSite Scope::site(const LoraTarget& target) const {
   return {.path = path_, .target = target, .base = base};
 }
 
+AdapterOfLayer Scope::adapt(const std::vector<LoraSite>& sites) const {
+  if (sites_) sites_->insert(sites_->end(), sites.begin(), sites.end());
+  return adapter_ ? adapter_->match(sites, place()) : nullptr;
+}
+
 void Scope::check_base(const LoraTarget& target) const {
   if (adapter_) adapter_->check_base(site(target));
 }

@@ -35,6 +35,13 @@ class Scope {
     return outside;
   }
 
+  // The same, which adds the modules that may be adapted to `sites`, each before the adapter is asked.
+  Scope watched(std::vector<LoraSite>& sites) const {
+    Scope watched = *this;
+    watched.sites_ = &sites;
+    return watched;
+  }
+
   const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
 
   bool has(const std::string& name) const { return weights_.has(prefix_ + name); }
@@ -56,9 +63,7 @@ class Scope {
   LoraSite site(const LoraTarget& target) const;  // the module at this path
   // The adapter of the module at this path, or of several that share their input; null if there is none.
   AdapterOfLayer adapt(const LoraTarget& target) const { return adapt({site(target)}); }
-  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const {
-    return adapter_ ? adapter_->match(sites, place()) : nullptr;
-  }
+  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const;
   // For modules that are not adapted (Adapter::check_base).
   void check_base(const LoraTarget& target) const;
 
@@ -69,6 +74,7 @@ class Scope {
   std::string path_;    // with the component, for adapters
   std::string prefix_;  // without it and with a dot behind it, for names in the file
   Adapter* adapter_;
+  std::vector<LoraSite>* sites_ = nullptr;
 };
 
 }  // namespace wick
