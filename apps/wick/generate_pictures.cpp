@@ -282,12 +282,12 @@ struct LoraSet {
   std::vector<LoraFile> loras;
 };
 
-std::vector<LoraSet> lora_sets_of(const GenerateArguments& a) {
-  const std::vector<LoraFile> always = cli::parse_loras(a.loras);
+std::vector<LoraSet> lora_sets_of(const GenerateArguments& a, const std::vector<std::string>& parts) {
+  const std::vector<LoraFile> always = cli::parse_loras(a.loras, parts);
   std::vector<LoraSet> sets;
   for (const std::string& columns : a.picture.columns) {
     sets.push_back({columns, always});
-    for (const LoraFile& lora : cli::parse_lora_set(columns)) sets.back().loras.push_back(lora);
+    for (const LoraFile& lora : cli::parse_lora_set(columns, parts)) sets.back().loras.push_back(lora);
   }
   if (!sets.empty()) return sets;
   if (a.picture.compare) return {{"without LoRA", {}}, {"with LoRA", always}};
@@ -439,7 +439,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || a.picture.columns.empty(),
               "--compare and --column: expected one of them; --column none is the picture without");
   check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}, or a folder", kWrittenImages);
-  const std::vector<LoraSet> sets = lora_sets_of(a);
+  const std::vector<LoraSet> sets = lora_sets_of(a, adapted_components(folder));
   check_out(a, folder, files_in(sets));
   if (!a.picture.prediction.empty())
     a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;

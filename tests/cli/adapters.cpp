@@ -141,7 +141,6 @@ TEST_P(Adapters, AreDrawnWith) {
 
 TEST_P(Adapters, MergeIntoTheModel) {
   const Case c = Case::of(GetParam());
-  if (!c.is_language()) return;
   const fs::path merged = folder / "merged";
   const Outcome outcome =
       run_wick("merge --model " + word(c.model) + " --lora " + word(c.lora) + " --output " + word(merged));

@@ -28,6 +28,10 @@ namespace wick {
 struct LoraFile {  // a file, or a folder of PEFT's, as the command line names it: FILE[:STRENGTH]
   std::filesystem::path path;
   float strength = 1;
+  std::map<std::string, float> parts = {};  // other strengths, by component: "text_encoder"
+
+  // That of a component, or of a module by its path.
+  float strength_of(const std::string& path_in_model) const;
 };
 
 // Rows of a module's matrix in the order of a file: some of `of` equal parts, one after the other. In the module they
@@ -93,7 +97,7 @@ class Adapter {
   // A LoRA file, or a folder of PEFT's (adapter_model.safetensors, with adapter_config.json that tells the alphas) or
   // of diffusers' (pytorch_lora_weights.safetensors). Throws Error where a setting beside the tensors cannot be heeded.
   void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false) {
-    add_file({path, strength}, trainable);
+    add_file(LoraFile{path, strength}, trainable);
   }
   void add_file(const LoraFile& file, bool trainable = false, size_t set = 0);
 

@@ -44,9 +44,18 @@ LowRank part_of(const AdapterModule& module, const LoraSite& site, bool largest,
 
 }  // namespace
 
+float LoraFile::strength_of(const std::string& path_in_model) const {
+  const auto part = parts.find(path_in_model.substr(0, path_in_model.find('.')));
+  return part == parts.end() ? strength : part->second;
+}
+
 AdapterFile AdapterFile::open(const LoraFile& lora, bool trainable) {
-  check(std::isfinite(lora.strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
-        lora.strength);
+  const auto check_finite = [&](float strength) {
+    check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
+          strength);
+  };
+  check_finite(lora.strength);
+  for (const auto& [part, strength] : lora.parts) check_finite(strength);
   const std::filesystem::path weights = lora_weights(lora.path);
   LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
   AdapterFile opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
@@ -170,7 +179,7 @@ AdapterModule AdapterFile::read(const std::string& written_name, const ModuleNam
   const float scalar = entry.scalar.empty() ? 1 : number(entry.scalar);
   module.alpha = scalar * alpha_of(name_in_file, entry, rank);
   module.scale = rank > 0 ? module.alpha / float(rank) : scalar;
-  module.strength = given_.strength;
+  module.strength = given_.strength_of(site.path);
   check(std::isfinite(module.total_scale()), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
         quote(name_in_file), module.alpha);
   if (!entry.magnitude.empty()) {
@@ -224,7 +233,8 @@ void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, cons
         what);
   check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
   check(!site.tied, "{}, which would change this model's embedding too", what);
-  check(given_.strength == 1, "{}: its strength is 1, and not {}", what, given_.strength);
+  const float strength = given_.strength_of(site.path);
+  check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
   check(!trainable_, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
         what);
   const int64_t rank = module.algorithm->rank(module);

@@ -176,6 +176,8 @@ struct DiffusionFamily {
 const std::vector<DiffusionFamily>& diffusion_families();
 // Where the model is of no family, the first one: its open() names the missing part.
 const DiffusionFamily& diffusion_family(const Checkpoint& model);
+// Those that LoRAs are on, for which they may have strengths of their own: "text_encoder", "unet".
+std::vector<std::string> adapted_components(const Checkpoint& model);
 // Reads the model's configs. Throws Error that names the model where no family supports it.
 std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const ReadingOptions& options = {});
 

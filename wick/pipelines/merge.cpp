@@ -1,4 +1,4 @@
-#include "wick/train/merge.h"
+#include "wick/pipelines/merge.h"
 
 #include <functional>
 #include <map>
@@ -9,10 +9,10 @@
 #include "wick/io/safetensors.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
+#include "wick/ops/finite.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
 #include "wick/pipelines/model_folder.h"
-#include "wick/train/finite.h"
 
 namespace wick {
 namespace {
@@ -93,14 +93,7 @@ void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, 
   check_usage(!dtype || !is_block(*dtype),
               "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
               dtype ? name_of(*dtype) : "");
-  const bool is_new = !fs::exists(to) || (fs::is_directory(to) && fs::is_empty(to));
-  try {
-    write_merged(from, files, changes, to, dtype);
-  } catch (...) {
-    std::error_code ignored;
-    if (is_new) fs::remove_all(to, ignored);  // half a model
-    throw;
-  }
+  write_folder(to, [&] { write_merged(from, files, changes, to, dtype); });
 }
 
 Weights::Quantized merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to,
