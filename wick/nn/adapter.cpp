@@ -12,7 +12,7 @@
 
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
-#include "wick/nn/adapter_file.h"
+#include "wick/nn/adapter_source.h"
 #include "wick/nn/dora.h"
 #include "wick/nn/glob.h"
 #include "wick/nn/named_seed.h"
@@ -68,7 +68,7 @@ std::filesystem::path lora_weights(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Adapter::notes_on(const LoraFile& file) {
-  return AdapterFile::open(file, /*trainable=*/false).notes();
+  return AdapterSource::open(file, /*trainable=*/false).notes();
 }
 
 Adapter::Adapter(LoraConfig config, ModuleNames names)
@@ -126,7 +126,7 @@ Adapter::Adapter(ModuleNames names, const std::vector<std::vector<LoraFile>>& se
 }
 
 void Adapter::add_file(const LoraFile& file, bool trainable, size_t set) {
-  files_.push_back({std::make_shared<AdapterFile>(AdapterFile::open(file, trainable)), set});
+  files_.push_back({std::make_shared<AdapterSource>(AdapterSource::open(file, trainable)), set});
 }
 
 bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& names) {
@@ -175,7 +175,7 @@ void Adapter::check_base(const LoraSite& site) const {
 // A module as some files have it; several files' if they are not trained.
 struct Adapter::Part {
   AdapterModule module;
-  const AdapterFile* file;
+  const AdapterSource* file;
 
   bool overlaps(const Part& other) const {
     return module.first < other.module.end() && other.module.first < module.end();
@@ -184,8 +184,8 @@ struct Adapter::Part {
 
   // For parts of the same rows.
   static void check_apart(const Part& a, const Part& b) {
-    const AdapterFile &alone = a.file->is_trainable() ? *a.file : *b.file,
-                      &other = a.file->is_trainable() ? *b.file : *a.file;
+    const AdapterSource &alone = a.file->is_trainable() ? *a.file : *b.file,
+                        &other = a.file->is_trainable() ? *b.file : *a.file;
     check(!alone.is_trainable(), "{}: its module {} is also in {}, but it is to be trained alone", alone.name(),
           a.module.name, other.name());
     check(!a.module.changes_base || !b.module.changes_base,

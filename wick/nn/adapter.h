@@ -80,7 +80,7 @@ struct LoraConfig {
 // The safetensors file that a path names: itself, or the one in it.
 std::filesystem::path lora_weights(const std::filesystem::path& path);
 
-class AdapterFile;
+class AdapterSource;
 
 class Adapter {
  public:
@@ -181,7 +181,7 @@ class Adapter {
   size_t set_count_ = 1;
   std::shared_ptr<size_t> set_in_use_ = std::make_shared<size_t>(0);
   struct GivenFile {
-    std::shared_ptr<AdapterFile> file;
+    std::shared_ptr<AdapterSource> file;
     size_t set;
   };
   std::vector<GivenFile> files_;

@@ -1,4 +1,4 @@
-#include "wick/nn/adapter_file.h"
+#include "wick/nn/adapter_source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -49,7 +49,7 @@ float LoraFile::strength_of(const std::string& path_in_model) const {
   return part == parts.end() ? strength : part->second;
 }
 
-AdapterFile AdapterFile::open(const LoraFile& lora, bool trainable) {
+AdapterSource AdapterSource::open(const LoraFile& lora, bool trainable) {
   const auto check_finite = [&](float strength) {
     check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
           strength);
@@ -58,16 +58,18 @@ AdapterFile AdapterFile::open(const LoraFile& lora, bool trainable) {
   for (const auto& [part, strength] : lora.parts) check_finite(strength);
   const std::filesystem::path weights = lora_weights(lora.path);
   LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
-  AdapterFile opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
+  AdapterSource opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
   if (!opened.settings_.config) opened.settings_.read_header(opened.file_);
   opened.index();
   return opened;
 }
 
 // With the model that it seems to be for, where shapes may be those of another one.
-std::string AdapterFile::in_words() const { return model_ ? fmt::format("{}: a LoRA for {}", name(), model_) : name(); }
+std::string AdapterSource::in_words() const {
+  return model_ ? fmt::format("{}: a LoRA for {}", name(), model_) : name();
+}
 
-void AdapterFile::index() {
+void AdapterSource::index() {
   check(!file_.tensors().empty(), "{}: holds no tensors", name());
   for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
   const auto is_ours = [](const auto& tensor) { return parse_adapter_key(tensor.first).has_value(); };
@@ -88,7 +90,7 @@ void AdapterFile::index() {
   }
 }
 
-void AdapterFile::check_factors(const std::string& base, const Entry& entry) const {
+void AdapterSource::check_factors(const std::string& base, const Entry& entry) const {
   const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
   for (size_t i = 0; i < factors.size(); ++i) {
     const bool is_there = entry.algorithm && !entry.keys[i].empty();
@@ -101,7 +103,7 @@ void AdapterFile::check_factors(const std::string& base, const Entry& entry) con
         quote(entry.scalar));
 }
 
-void AdapterFile::add(const std::string& key) {
+void AdapterSource::add(const std::string& key) {
   if (is_bundled_embedding(key)) {
     ++embeddings_;
     return;
@@ -127,11 +129,11 @@ void AdapterFile::add(const std::string& key) {
   slot = key;
 }
 
-std::string AdapterFile::first_key(const Entry& entry) {
+std::string AdapterSource::first_key(const Entry& entry) {
   return *std::ranges::find_if(entry.keys, [](const std::string& key) { return !key.empty(); });
 }
 
-std::vector<const ModuleName*> AdapterFile::find(const std::vector<ModuleName>& names) {
+std::vector<const ModuleName*> AdapterSource::find(const std::vector<ModuleName>& names) {
   std::vector<const ModuleName*> found;
   for (const ModuleName& candidate : names) {
     const auto entry = entries_.find(candidate.name);
@@ -147,21 +149,22 @@ std::vector<const ModuleName*> AdapterFile::find(const std::vector<ModuleName>& 
   return found;
 }
 
-bool AdapterFile::stands_apart(const std::vector<ModuleName>& names) const {
+bool AdapterSource::stands_apart(const std::vector<ModuleName>& names) const {
   return std::ranges::any_of(names, [&](const ModuleName& candidate) {
     const auto entry = entries_.find(candidate.name);
     return entry != entries_.end() && !(entry->second.algorithm->stacks() && entry->second.magnitude.empty());
   });
 }
 
-std::vector<AdapterFactor> AdapterFile::read_factors(const Entry& entry) const {
+std::vector<AdapterFactor> AdapterSource::read_factors(const Entry& entry) const {
   std::vector<AdapterFactor> factors;
   for (const std::string& key : entry.keys)
     factors.push_back(key.empty() ? AdapterFactor() : AdapterFactor{key, read_finite(key)});
   return factors;
 }
 
-AdapterModule AdapterFile::read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const {
+AdapterModule AdapterSource::read(const std::string& written_name, const ModuleName& found,
+                                  const LoraSite& site) const {
   const std::string& name_in_file = found.name;
   const Entry& entry = entries_.at(name_in_file);
   const ModuleRows& rows = found.rows;
@@ -196,19 +199,19 @@ AdapterModule AdapterFile::read(const std::string& written_name, const ModuleNam
   return module;
 }
 
-void AdapterFile::make_trainable(AdapterModule& module) const {
+void AdapterSource::make_trainable(AdapterModule& module) const {
   for (AdapterFactor& factor : module.factors)
     if (factor.value) factor.value = factor.value.trainable();
   if (Tensor& magnitude = module.magnitude.factor.value) magnitude = magnitude.trainable();
 }
 
-float AdapterFile::number(const std::string& key) const {
+float AdapterSource::number(const std::string& key) const {
   const Tensor value = file_.load_numbers(key);
   check(value.numel() == 1 && std::isfinite(value.item()), "{}: {} should be one finite number", name(), quote(key));
   return value.item();
 }
 
-float AdapterFile::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
+float AdapterSource::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
   const auto [config, module] = settings_.of(name_in_file, name());
   if (config) {
     const std::optional<double> told = config->rank_of(module);
@@ -224,8 +227,8 @@ float AdapterFile::alpha_of(const std::string& name_in_file, const Entry& entry,
 
 // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
 // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
-void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
-                                const LoraSite& site) const {
+void AdapterSource::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
+                                  const LoraSite& site) const {
   if (taken == TakenFromBase::nothing) return;
   const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
                                        quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
@@ -248,7 +251,7 @@ void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, cons
 }
 
 // PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
-void AdapterFile::check_base(const std::vector<ModuleName>& names, const LoraSite& site) const {
+void AdapterSource::check_base(const std::vector<ModuleName>& names, const LoraSite& site) const {
   for (const ModuleName& candidate : names) {
     const auto found = bases_.find(candidate.name);
     if (found == bases_.end()) continue;
@@ -268,7 +271,7 @@ void AdapterFile::check_base(const std::vector<ModuleName>& names, const LoraSit
   }
 }
 
-void AdapterFile::check_complete(const std::vector<std::string>& elsewhere) const {
+void AdapterSource::check_complete(const std::vector<std::string>& elsewhere) const {
   std::vector<std::string> unknown;
   std::set<std::string> used, others;
   for (const auto& [base, entry] : entries_) {
@@ -289,7 +292,7 @@ void AdapterFile::check_complete(const std::vector<std::string>& elsewhere) cons
     check(matrix.used, "{}: {} fits no layer of this model", name(), quote(matrix.key));
 }
 
-std::vector<std::string> AdapterFile::notes() const {
+std::vector<std::string> AdapterSource::notes() const {
   std::vector<std::string> all;
   if (embeddings_ > 0)
     all.push_back(fmt::format("{}: {} of embeddings {} not applied, its LoRA is", name(),
@@ -308,7 +311,7 @@ std::vector<std::string> AdapterFile::notes() const {
   return all;
 }
 
-Tensor AdapterFile::read_finite(const std::string& key) const {
+Tensor AdapterSource::read_finite(const std::string& key) const {
   const Tensor values = file_.load_numbers(key);
   const float* data = values.data<float>();
   const float* end = data + values.numel();

@@ -13,9 +13,9 @@
 
 namespace wick {
 
-class AdapterFile {
+class AdapterSource {
  public:
-  static AdapterFile open(const LoraFile& file, bool trainable);
+  static AdapterSource open(const LoraFile& file, bool trainable);
 
   std::string name() const { return file_.path().string(); }
   const LoraFile& given() const { return given_; }
@@ -47,7 +47,7 @@ class AdapterFile {
     mutable bool used = false;
   };
 
-  AdapterFile(SafetensorsFile file, LoraFile given, bool trainable, LoraSettings settings)
+  AdapterSource(SafetensorsFile file, LoraFile given, bool trainable, LoraSettings settings)
       : file_(std::move(file)), given_(std::move(given)), trainable_(trainable), settings_(std::move(settings)) {}
   std::string in_words() const;
   void index();
