@@ -24,10 +24,20 @@ struct Options {
   int64_t batch = 1, height = 32, width = 32;  // of the latents
   int64_t steps = 10, warmup = 3;              // the second step of a device is recorded
   int rank = 32;
+  std::string adapter = "lora";
+  int64_t lokr_factor = -1;
   bool checkpoint = false, on_request = false, bf16 = false, no_graph = false;
   std::string device = "cpu";
 
   DType dtype() const { return bf16 ? DType::bf16 : DType::f32; }
+  LoraConfig adapter_config() const {
+    LoraConfig config{.rank = rank, .targets = sdxl_default_targets(), .kron_factor = lokr_factor};
+    if (adapter == "loha") config.algorithm = &loha_algorithm();
+    if (adapter == "lokr") config.algorithm = &lokr_algorithm();
+    config.dora = adapter.starts_with("dora");
+    config.magnitudes_of_inputs = adapter == "dora";
+    return config;
+  }
 };
 
 // The trainer's step, without its text encoders, its VAE and its data.
@@ -37,7 +47,7 @@ class UNetLora final : public Task {
       : backend_(open_backend(o.device)),
         config_(UNetConfig::read(o.model)),
         schedule_(NoiseSchedule::read(o.model)),
-        adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
+        adapter_(o.adapter_config(), sdxl_module_names(config_)),
         unet_(Scope(Weights::open(o.model / "unet", {.dtype = o.dtype(), .place = Residence::on(backend_, o.dtype())}),
                     "unet", &adapter_),
               config_, BlockSchedule::recomputing_all(o.checkpoint)) {
@@ -106,14 +116,15 @@ void report(const Options& o, const TrainingStep& step, const std::vector<double
   const MemoryStats memory = step.memory().stats();
   fmt::print(
       "{{\"bench\": \"train_step\", \"peer\": \"wick\", \"model\": \"{}\", \"device\": \"{}\", \"dtype\": \"{}\", "
-      "\"threads\": {}, \"batch\": {}, \"height\": {}, \"width\": {}, \"rank\": {}, \"checkpoint\": {}, "
+      "\"threads\": {}, \"batch\": {}, \"height\": {}, \"width\": {}, \"adapter\": \"{}\", \"rank\": {}, "
+      "\"checkpoint\": {}, "
       "\"graph\": {}, \"lora_parameters\": {}, \"steps\": {}, \"median_ms\": {:.3f}, \"min_ms\": {:.3f}, \"max_ms\": "
       "{:.3f}, "
       "\"peak_rss_mib\": {}, \"peak_tensors_mib\": {}, \"reserved_mib\": {}}}\n",
       (o.model / "").parent_path().filename().string(), step.memory().backend->name(), o.bf16 ? "bfloat16" : "float32",
-      omp_get_max_threads(), o.batch, o.height, o.width, o.rank, o.checkpoint, !o.no_graph, step.lora_parameters(),
-      o.steps, bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
-      usage.ru_maxrss / 1024, memory.peak >> 20, memory.reserved >> 20);
+      omp_get_max_threads(), o.batch, o.height, o.width, o.adapter, o.rank, o.checkpoint, !o.no_graph,
+      step.lora_parameters(), o.steps, bench::median(ms), *std::min_element(ms.begin(), ms.end()),
+      *std::max_element(ms.begin(), ms.end()), usage.ru_maxrss / 1024, memory.peak >> 20, memory.reserved >> 20);
 }
 
 // Milliseconds from the end of one step to the end of the next. As in the trainer, a device gets its next step before
@@ -153,6 +164,9 @@ int main(int argc, char** argv) {
   app.add_option("--steps", o.steps);
   app.add_option("--warmup", o.warmup);
   app.add_option("--rank", o.rank);
+  app.add_option("--adapter", o.adapter, "magnitudes of dora are of inputs, of dora-outputs of outputs, as PEFT's")
+      ->check(CLI::IsMember({"lora", "dora", "dora-outputs", "loha", "lokr"}));
+  app.add_option("--lokr-factor", o.lokr_factor, "-1: near the root");
   app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
   app.add_flag("--bf16", o.bf16, "frozen weights in bf16, and on a device all arithmetic on them");

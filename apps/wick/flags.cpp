@@ -65,7 +65,10 @@ CLI::Option* add_language_model(CLI::App& command, std::string& model) {
 }
 
 CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras) {
-  return command.add_option("--lora", loras, "LoRA to apply, with an optional strength; may be repeated")
+  return command
+      .add_option("--lora", loras,
+                  "LoRA to apply, with an optional strength, also of parts of a model of pictures "
+                  "(:unet=0.8,text_encoder=0); may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->allow_extra_args(false);
 }

@@ -24,14 +24,16 @@ struct ForwardArguments {
 };
 
 void forward(const ForwardArguments& a) {
-  const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   const Checkpoint model = a.model.resolve();
-  if (kind_of(model) == ModelKind::pictures) {
+  const bool is_of_pictures = kind_of(model) == ModelKind::pictures;
+  if (is_of_pictures) {
     std::string name = a.component;
     const std::string problem = cli::one_of(component_names(model))(name);
     if (!problem.empty() && !diffusion_family(model).is_here(model)) open_diffusion(model);  // says what it lacks
     check_usage(problem.empty(), "--component: {}", problem);
   }
+  const std::vector<LoraFile> loras =
+      cli::parse_loras(a.loras, is_of_pictures ? adapted_components(model) : std::vector<std::string>());
   cli::check_input_file(a.in, "--in");
   std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
   inputs.emplace_back(a.in);

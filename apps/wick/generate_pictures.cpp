@@ -220,7 +220,7 @@ struct Planned {
   std::string words;
 };
 Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
-             const std::vector<ImageRequest>& requests, const std::vector<LoraFile>& loras, int64_t pictures,
+             const std::vector<ImageRequest>& requests, const std::vector<std::vector<LoraFile>>& lora_sets,
              const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
   const int64_t batch = std::min(a.picture.batch_size, int64_t(requests.size()));
@@ -234,7 +234,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
                                    .block_schedule = held.block_schedule(),
                                    .stream_text_encoder = held.stream_text_encoder,
                                    .costs = !a.text.held.memory.empty(),
-                                   .loras = loras,
+                                   .lora_sets = lora_sets,
                                    .reading = a.picture.reading};
     return plan_image(checkpoint, tiled, options, device_kind(device, architecture_of(device)));
   };
@@ -266,7 +266,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
   }
   std::string text = fmt::format(
       "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}{}.\n",
-      count_of(pictures, "picture"), request.width, request.height,
+      count_of(requests.size(), "picture"), request.width, request.height,
       count_of(request.sampling.steps - request.sampling.skipped, "step"), name_of(request.sampling.kind), scheduler,
       device, readable_bytes(total), on_host_in_words(chosen.host, chosen.staged),
       free ? fmt::format("; {} free", readable_bytes(*free)) : "");
@@ -276,39 +276,82 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
   return {held, note.empty() ? text : note + "\n" + text};
 }
 
-// Row by row, as they are drawn.
-std::vector<std::string> row_labels(const GenerateArguments& a, const std::vector<Start>& starts) {
-  std::vector<std::string> labels;
-  if (!a.picture.compare) {
-    for (const Start& start : starts) labels.push_back(start.label);
-    return labels;
+// LoRAs that all prompts and starts are drawn with.
+struct LoraSet {
+  std::string label;
+  std::vector<LoraFile> loras;
+};
+
+std::vector<LoraSet> lora_sets_of(const GenerateArguments& a, const std::vector<std::string>& parts) {
+  const std::vector<LoraFile> always = cli::parse_loras(a.loras, parts);
+  std::vector<LoraSet> sets;
+  for (const std::string& columns : a.picture.columns) {
+    sets.push_back({columns, always});
+    for (const LoraFile& lora : cli::parse_lora_set(columns, parts)) sets.back().loras.push_back(lora);
   }
-  for (const char* lora : {"without LoRA", "with LoRA"})
-    for (const Start& start : starts)
-      labels.push_back(starts.size() == 1 ? lora : fmt::format("{}, {}", lora, start.label));
-  return labels;
+  if (!sets.empty()) return sets;
+  if (a.picture.compare) return {{"without LoRA", {}}, {"with LoRA", always}};
+  return {{"", always}};
 }
 
-// All prompts with all starts: a row a start.
+std::vector<LoraFile> files_in(const std::vector<LoraSet>& sets) {
+  std::vector<LoraFile> files;
+  for (const LoraSet& set : sets) files.insert(files.end(), set.loras.begin(), set.loras.end());
+  return files;
+}
+
+// Everything with the first set, then with the next one: prompts with all starts, row by row.
 std::vector<ImageRequest> requests_of(const GenerateArguments& a, ImageRequest request,
-                                      const std::vector<Start>& starts) {
+                                      const std::vector<Start>& starts, size_t sets) {
   std::vector<ImageRequest> requests;
-  for (const Start& start : starts)
-    for (const std::string& prompt : a.prompts) {
-      request.prompt = prompt;
-      request.seed = start.seed;
-      request.start = start.noise;
-      request.draws = start.draws;
-      requests.push_back(request);
-    }
+  for (size_t set = 0; set < sets; ++set)
+    for (const Start& start : starts)
+      for (const std::string& prompt : a.prompts) {
+        request.adapters = set;
+        request.prompt = prompt;
+        request.seed = start.seed;
+        request.start = start.noise;
+        request.draws = start.draws;
+        requests.push_back(request);
+      }
   return requests;
+}
+
+std::string joined(const std::string& a, const std::string& b) { return a.empty() || b.empty() ? a + b : a + ", " + b; }
+
+// A row a start, above those of the next set; or each prompt with each set a column.
+ImageGrid grid_of(const GenerateArguments& a, const std::vector<Start>& starts, const std::vector<LoraSet>& sets) {
+  ImageGrid grid;
+  const bool has_one_prompt = a.prompts.size() == 1;
+  if (a.picture.columns.empty()) {
+    grid.columns = a.prompts;
+    for (const LoraSet& set : sets)
+      for (const Start& start : starts)
+        grid.rows.push_back(joined(set.label, starts.size() == 1 && !set.label.empty() ? "" : start.label));
+    return grid;
+  }
+  for (const std::string& prompt : a.prompts)
+    for (const LoraSet& set : sets) grid.columns.push_back(joined(has_one_prompt ? "" : prompt, set.label));
+  for (const Start& start : starts) grid.rows.push_back(start.label);
+  return grid;
+}
+
+// The places in the grid of the pictures, in the order in which they are drawn.
+std::vector<size_t> places_of(const GenerateArguments& a, size_t starts, size_t sets) {
+  std::vector<size_t> places;
+  const size_t prompts = a.prompts.size();
+  for (size_t set = 0; set < sets; ++set)
+    for (size_t start = 0; start < starts; ++start)
+      for (size_t prompt = 0; prompt < prompts; ++prompt)
+        places.push_back(a.picture.columns.empty() ? places.size() : (start * prompts + prompt) * sets + set);
+  return places;
 }
 
 // A batch's pictures are delivered while the next batch is drawn. `model` has none of its parts loaded.
 void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Holding& held,
-          const std::vector<LoraFile>& loras, const std::optional<Image>& init, std::vector<ImageRequest> requests,
-          Progress& progress, const std::function<void(Image)>& deliver) {
-  Adapter adapter(model->lora().names, loras);
+          const std::vector<std::vector<LoraFile>>& lora_sets, const std::optional<Image>& init,
+          std::vector<ImageRequest> requests, Progress& progress, const std::function<void(Image)>& deliver) {
+  Adapter adapter(model->lora().names, lora_sets);
   const DiffusionOptions options{.dtype = dtype_of(a),
                                  .quantization = quantization_of(held),
                                  .adapter = &adapter,
@@ -331,15 +374,16 @@ void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Ho
     for (const TextToImage::Pending& picture : last) deliver(picture.wait());
     last.clear();
   };
-  for (size_t first = 0; first < requests.size(); first += size_t(a.picture.batch_size)) {
-    const size_t end = std::min(requests.size(), first + size_t(a.picture.batch_size));
-    progress.begin_batch(int64_t(end - first));
-    std::vector<TextToImage::Pending> pictures =
-        text_to_image.draw({requests.begin() + ptrdiff_t(first), requests.begin() + ptrdiff_t(end)}, [&](int64_t step) {
-          progress.step(step);
-          deliver_last();
-        });
+  const TextToImage::Batch& all = requests;
+  for (auto first = all.begin(); first != all.end();) {
+    const auto end = TextToImage::end_of_batch(first, all.end(), a.picture.batch_size);
+    progress.begin_batch(end - first);
+    std::vector<TextToImage::Pending> pictures = text_to_image.draw({first, end}, [&](int64_t step) {
+      progress.step(step);
+      deliver_last();
+    });
     last = std::move(pictures);
+    first = end;
   }
   deliver_last();
 }
@@ -356,12 +400,13 @@ ImageTexts texts_of(GenerateArguments& a, const ImageRequest& request, const std
 
 // Throws Error if what is drawn cannot be written.
 std::unique_ptr<cli::PictureOutput> output_of(GenerateArguments& a, const std::vector<ImageRequest>& requests,
-                                              const std::vector<Start>& starts, const std::vector<LoraFile>& loras) {
+                                              const std::vector<Start>& starts, const std::vector<LoraSet>& sets) {
   const ImageRequest& first = requests.front();
+  const std::vector<LoraFile> loras = files_in(sets);
   if (!cli::is_folder(a.picture.out))
-    return std::make_unique<cli::PictureFile>(
-        a.picture.out, ImageGrid{.columns = a.prompts, .rows = row_labels(a, starts), .cells = {}}, first.width,
-        first.height, a.settings.texts(loras));
+    return std::make_unique<cli::PictureFile>(a.picture.out, grid_of(a, starts, sets),
+                                              places_of(a, starts.size(), sets.size()), first.width, first.height,
+                                              a.settings.texts(loras));
   std::vector<ImageTexts> texts;
   for (const ImageRequest& request : requests) {
     texts.push_back(texts_of(a, request, loras));
@@ -374,7 +419,8 @@ std::unique_ptr<cli::PictureOutput> output_of(GenerateArguments& a, const std::v
 void check_out_folder(const GenerateArguments& a) {
   const cli::PictureFlags& p = a.picture;
   check_usage(!p.overwrite, "--overwrite: pictures in the folder {} never take the name of another", p.out);
-  check_usage(!p.compare, "--compare: expected a picture as --out, for a grid, found the folder {}", p.out);
+  check_usage(!p.compare && p.columns.empty(), "{}: expected a picture as --out, for a grid, found the folder {}",
+              p.compare ? "--compare" : "--column", p.out);
 }
 
 void check_out(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
@@ -390,9 +436,11 @@ void check_out(const GenerateArguments& a, const Checkpoint& model, const std::v
 
 void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
+  check_usage(!a.picture.compare || a.picture.columns.empty(),
+              "--compare and --column: expected one of them; --column none is the picture without");
   check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}, or a folder", kWrittenImages);
-  const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  check_out(a, folder, loras);
+  const std::vector<LoraSet> sets = lora_sets_of(a, adapted_components(folder));
+  check_out(a, folder, files_in(sets));
   if (!a.picture.prediction.empty())
     a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;
   std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
@@ -412,24 +460,24 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   ImageRequest request = request_of(a.picture);
   if (init) request.sampling.skipped = model->process().skipped(a.picture.steps, a.picture.strength);
   check_request(a, request, starts.front(), *model);
-  const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
+  std::vector<std::vector<LoraFile>> lora_sets;
+  for (const LoraSet& set : sets) lora_sets.push_back(set.loras);
   const auto [held, planned] =
-      plan(a, folder, request, requests_of(a, request, starts), loras, pictures, model->process().class_name);
+      plan(a, folder, request, requests_of(a, request, starts, sets.size()), lora_sets, model->process().class_name);
   a.picture.tile = request.tile;
   if (held.quantized && !a.text.held.fp8_compute)
     a.text.held.quantize = name_of(*held.quantized);  // for who repeats it
-  const std::vector<ImageRequest> requests = requests_of(a, request, starts);
-  const std::unique_ptr<cli::PictureOutput> output = output_of(a, requests, starts, loras);
+  const std::vector<ImageRequest> requests = requests_of(a, request, starts, sets.size());
+  const std::unique_ptr<cli::PictureOutput> output = output_of(a, requests, starts, sets);
   fmt::print("{}", planned);
   std::fflush(stdout);
   a.settings.print_notes();
   for (const std::string& remark : remarks.get()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
-    Progress progress(pictures, a.picture.batch_size, request.sampling.steps - request.sampling.skipped);
-    const auto deliver = [&](Image image) { output->take(std::move(image)); };
-    if (a.picture.compare)
-      draw(a, open_diffusion(folder, a.picture.reading), held, {}, init, requests, progress, deliver);
-    draw(a, std::move(model), held, loras, init, requests, progress, deliver);
+    Progress progress(int64_t(requests.size()), a.picture.batch_size,
+                      request.sampling.steps - request.sampling.skipped);
+    draw(a, std::move(model), held, lora_sets, init, requests, progress,
+         [&](Image image) { output->take(std::move(image)); });
   }
   for (const std::filesystem::path& file : output->finish()) fmt::print("{}\n", printable(file.string()));
 }

@@ -1,8 +1,9 @@
-// `wick merge`: LoRAs into the weights of a language model.
-#include "wick/train/merge.h"
+// `wick merge`: LoRAs into the weights of a model.
+#include "wick/pipelines/merge.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "commands.h"
@@ -10,43 +11,66 @@
 #include "flags.h"
 #include "model_path.h"
 #include "validators.h"
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/models/llama_config.h"
+#include "wick/pipelines/diffusion.h"
 
 namespace wick {
 namespace {
 
 struct MergeArguments {
-  std::string model, output, dtype;
+  cli::ModelArguments model;
+  std::string output, dtype;
   std::vector<std::string> loras;
   bool overwrite = false;
 };
 
-void run_merge(const MergeArguments& a) {
-  const std::filesystem::path model = cli::resolve_language_model(a.model);
+void check_output(const MergeArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
+  cli::check_output_path({.path = a.output,
+                          .flag = "--output",
+                          .overwrite = a.overwrite,
+                          .inputs = cli::inputs_of(loras, a.model.files(model))});
+}
+
+void merge_language_model(const MergeArguments& a, const Checkpoint& model) {
   LlamaConfig::read(model);  // throws Error for an unknown kind
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  for (const LoraFile& lora : loras)
-    for (const std::string& note : Adapter::notes_on_merging(lora)) fmt::print(stderr, "wick: {}\n", note);
-  cli::check_output_path(
-      {.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {model})});
+  check_output(a, model, loras);
   const std::optional<DType> dtype = cli::parse_dtype(a.dtype);
   const Weights::Quantized merged = merge_loras(model, loras, a.output, dtype);
   fmt::print("Merged {}{}\n", printable(a.output), cli::kept_in_words(merged, dtype));
 }
 
+void merge_pictures(const MergeArguments& a, const Checkpoint& model) {
+  const std::vector<LoraFile> loras = cli::parse_loras(a.loras, adapted_components(model));
+  for (const LoraFile& lora : loras)
+    for (const std::string& note : Adapter::notes_on_merging(lora)) fmt::print(stderr, "wick: {}\n", note);
+  check_output(a, model, loras);
+  const MergedPictures merged = merge_into_pictures(model, loras, a.output, cli::parse_dtype(a.dtype));
+  fmt::print("Merged {}: {} changed\n", printable(a.output), count_of(merged.modules, "module"));
+  for (const std::filesystem::path& file : merged.files)
+    if (file != a.output) fmt::print("  {}\n", printable(file.string()));
+}
+
+void run_merge(const MergeArguments& a) {
+  const Checkpoint model = a.model.resolve();
+  kind_of(model) == ModelKind::text ? merge_language_model(a, model) : merge_pictures(a, model);
+}
+
 }  // namespace
 
 void add_merge_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a language model");
+  CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a model");
   const auto a = std::make_shared<MergeArguments>();
+  a->model.add_flags(*command, model_help());
   cli::begin_group(*command, "Model");
-  cli::add_language_model(*command, a->model);
-  command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
-      ->type_name("FILE[:STRENGTH]")
-      ->required();
+  cli::add_loras(*command, a->loras)->required();
   cli::begin_group(*command, "Output");
-  command->add_option("--output", a->output, "Folder to write; a GGUF file if it is named so or --model is one")
+  command
+      ->add_option("--output", a->output,
+                   "What to write, as the model came: a folder; a file, of a model in one, or of one part; a folder of "
+                   "the parts that change. Of a language model also a GGUF file, if it is named so")
       ->type_name("PATH")
       ->required();
   cli::set_choices(command->add_option("--dtype", a->dtype,
@@ -55,7 +79,11 @@ void add_merge_command(CLI::App& app) {
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
       "Examples:\n"
-      "  wick merge --model path/to/model --lora out/lora --output merged\n"
+      "  wick merge --model sdxl --lora out/lora.safetensors:0.8 --output merged\n"
+      "  wick merge --model sdxl.safetensors --output merged.safetensors \\\n"
+      "    --lora a.safetensors:unet=0.8,text_encoder=0 --lora b.safetensors\n"
+      "  wick merge --transformer flux1-dev.safetensors \\\n"
+      "    --lora lora.safetensors --output merged.safetensors\n"
       "  wick merge --model path/to/model --lora out/lora:0.8 \\\n"
       "    --output mine.gguf --dtype q4_k");
   command->callback([a] { run_merge(*a); });

@@ -158,6 +158,13 @@ void PictureFlags::add_output(Adder& add) {
       ->check(image_file_or_folder());
   add.picture(command.add_flag("--overwrite", overwrite, "Write over a file that is there"));
   add.carried(command.add_flag("--compare", compare, "Draw everything without the LoRAs too, above"), compare);
+  add.carried(command.add_option("--column", columns,
+                                 "LoRAs of a column of the grid, beside those of --lora: FILE[:STRENGTH], several with "
+                                 "a + between them, or none; may be repeated, and the model is loaded once"),
+              columns)
+      ->type_name("SET")
+      ->allow_extra_args(false)
+      ->check(not_empty());
 }
 
 CLI::Option* PictureFlags::add_from(CLI::App& command) {

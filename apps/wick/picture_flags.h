@@ -25,6 +25,7 @@ struct PictureFlags {
   double strength = 0.6;
   ReadingOptions reading;
   bool compare = false, overwrite = false;
+  std::vector<std::string> columns;  // of the grid: sets of LoRAs
 
   // Adds them behind --model and --prompt; returns their names. The settings and the flags outlive the command.
   std::vector<std::string> add_to(CLI::App& command, PictureSettings& settings);

@@ -57,8 +57,10 @@ fs::path write_next(const fs::path& folder, const Image& image, const ImageTexts
 
 }  // namespace
 
-PictureFile::PictureFile(fs::path file, ImageGrid grid, int64_t width, int64_t height, ImageTexts texts)
-    : file_(std::move(file)), grid_(std::move(grid)), texts_(std::move(texts)) {
+PictureFile::PictureFile(fs::path file, ImageGrid grid, std::vector<size_t> places, int64_t width, int64_t height,
+                         ImageTexts texts)
+    : file_(std::move(file)), grid_(std::move(grid)), places_(std::move(places)), texts_(std::move(texts)) {
+  grid_.cells.resize(places_.size());
   if (grid_.columns.size() * grid_.rows.size() > 1) std::tie(width, height) = size_of_grid(grid_, width, height);
   check_image_fits(file_, width, height, texts_);
 }

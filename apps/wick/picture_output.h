@@ -22,15 +22,19 @@ class PictureOutput {
 
 class PictureFile : public PictureOutput {
  public:
-  // `grid` has labels and no cells yet. Throws Error if the file cannot hold pictures of this size, or these texts.
-  PictureFile(std::filesystem::path file, ImageGrid grid, int64_t width, int64_t height, ImageTexts texts);
+  // `grid` has labels and no cells yet; `places` are those of its cells, in the order in which they are drawn. Throws
+  // Error if the file cannot hold pictures of this size, or these texts.
+  PictureFile(std::filesystem::path file, ImageGrid grid, std::vector<size_t> places, int64_t width, int64_t height,
+              ImageTexts texts);
 
-  void take(Image image) override { grid_.cells.push_back(std::move(image)); }
+  void take(Image image) override { grid_.cells[places_[taken_++]] = std::move(image); }
   std::vector<std::filesystem::path> finish() override;
 
  private:
   std::filesystem::path file_;
   ImageGrid grid_;
+  std::vector<size_t> places_;
+  size_t taken_ = 0;
   ImageTexts texts_;
 };
 

@@ -16,6 +16,7 @@
 #include "wick/core/error.h"
 #include "wick/io/image.h"
 #include "wick/io/nearest.h"
+#include "wick/io/quote.h"
 
 namespace wick::cli {
 namespace {
@@ -81,7 +82,20 @@ void check_lora(const fs::path& path) {
       path.string(), fs::exists(lora_weights(path / "lora"), ignored) ? "; its folder `lora` has one" : "");
 }
 
-// FILE or FILE:STRENGTH; a file whose own name ends so is found first.
+// A number, perhaps with the name of a part before it, "unet=0.8".
+std::pair<std::string, float> parse_strength(const std::string& argument, const std::string& text) {
+  constexpr float kStrongest = 100;
+  const size_t equals = text.find('=');
+  const std::string number = equals == text.npos ? text : text.substr(equals + 1);
+  const std::optional<float> value = parse<float>(number);
+  check_usage(value && std::abs(*value) <= kStrongest && equals != 0,
+              "--lora {}: expected FILE:STRENGTH or FILE:PART=STRENGTH,... with finite numbers from -{} to {}, found "
+              "'{}'",
+              argument, kStrongest, kStrongest, text);
+  return {equals == text.npos ? "" : text.substr(0, equals), *value};
+}
+
+// FILE, FILE:STRENGTH or FILE:STRENGTH,PART=STRENGTH,...; a file whose own name ends so is found first.
 LoraFile parse_lora(const std::string& argument) {
   std::error_code ignored;
   const size_t colon = argument.rfind(':');
@@ -89,14 +103,29 @@ LoraFile parse_lora(const std::string& argument) {
     check_lora(argument);
     return {.path = argument};
   }
-  const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
-  check_lora(file);
-  const std::optional<float> value = parse<float>(strength);
-  constexpr float kStrongest = 100;
-  check_usage(value && std::abs(*value) <= kStrongest,
-              "--lora {}: expected FILE:STRENGTH with a finite number from -{} to {}, found '{}'", argument, kStrongest,
-              kStrongest, strength);
-  return {.path = file, .strength = *value};
+  LoraFile lora{.path = argument.substr(0, colon)};
+  check_lora(lora.path);
+  for (size_t begin = colon + 1, end = 0; end != argument.npos; begin = end + 1) {
+    end = argument.find(',', begin);
+    const auto [part, strength] = parse_strength(argument, argument.substr(begin, end - begin));
+    if (!part.empty()) {
+      check_usage(lora.parts.emplace(part, strength).second, "--lora {}: has two strengths of {}", argument, part);
+      continue;
+    }
+    check_usage(begin == colon + 1, "--lora {}: expected the strength of all parts first, and found another one",
+                argument);
+    lora.strength = strength;
+  }
+  return lora;
+}
+
+void check_parts(const LoraFile& lora, const std::vector<std::string>& parts) {
+  for (const auto& [part, strength] : lora.parts) {
+    check_usage(!parts.empty(), "--lora {}: a language model has no part {}; expected one strength", lora.path.string(),
+                quote(part));
+    check_usage(std::ranges::find(parts, part) != parts.end(), "--lora {}: this model has no part {}; expected {}{}",
+                lora.path.string(), quote(part), fmt::join(parts, ", "), did_you_mean(part, parts));
+  }
 }
 
 }  // namespace
@@ -188,12 +217,24 @@ void check_input_file(const fs::path& path, const char* flag) {
   check(!fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag, path.string());
 }
 
-std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
+std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
   std::vector<LoraFile> files;
-  for (const std::string& argument : arguments) files.push_back(parse_lora(argument));
+  for (const std::string& argument : arguments) check_parts(files.emplace_back(parse_lora(argument)), parts);
   for (const LoraFile& file : files)
     for (const std::string& note : Adapter::notes_on(file)) fmt::print(stderr, "wick: {}\n", note);
   return files;
+}
+
+std::vector<LoraFile> parse_lora_set(const std::string& argument, const std::vector<std::string>& parts) {
+  if (argument == "none") return {};
+  std::error_code ignored;
+  std::vector<std::string> words = {argument};
+  for (size_t plus; !fs::exists(words.back(), ignored) && (plus = words.back().find('+')) != std::string::npos;) {
+    const std::string rest = words.back().substr(plus + 1);
+    words.back().resize(plus);
+    words.push_back(rest);
+  }
+  return parse_loras(words, parts);
 }
 
 std::vector<fs::path> inputs_of(const std::vector<LoraFile>& loras, std::vector<fs::path> inputs) {

@@ -44,8 +44,12 @@ void check_output_file(const Output& output);
 void check_output_path(const Output& output);
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
-// Each is FILE or FILE:STRENGTH; a file whose own name ends so is found first.
-std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments);
+// Each is FILE, FILE:STRENGTH, or with strengths of these parts of the model FILE:PART=STRENGTH,... where a number
+// without a name may come first; a file whose own name ends so is found first.
+std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments,
+                                  const std::vector<std::string>& parts = {});
+// "A:0.8+B", or "none". A file whose own name has a + is found first.
+std::vector<LoraFile> parse_lora_set(const std::string& argument, const std::vector<std::string>& parts = {});
 // The files of LoRAs behind the other inputs.
 std::vector<std::filesystem::path> inputs_of(const std::vector<LoraFile>& loras,
                                              std::vector<std::filesystem::path> inputs);

@@ -11,6 +11,8 @@ by CUDA events, the peak of what PyTorch's allocator gave out in a step, and how
   lora    master: the LoRA computes in bf16, on copies of the f32 parameters; autocast: as diffusers' scripts do it
   graph   the whole step, optimizer and all, is one CUDA graph
 
+--adapter takes peft's DoRA, LoHa or LoKr in place of its LoRA.
+
 With --ceiling first the rate of an 8192³ product in bf16, and the floating-point operations of a step (counted by
 PyTorch, batch 1, no checkpointing). With --cache what was compiled is read from a file and kept there.
 """
@@ -27,7 +29,7 @@ import diffusers
 import peft
 import torch
 from diffusers import UNet2DConditionModel
-from peft import LoraConfig, inject_adapter_in_model
+from peft import LoHaConfig, LoKrConfig, LoraConfig, inject_adapter_in_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from rows import emit, timed
@@ -47,6 +49,15 @@ def gemm_ceiling():
     return 2 * n**3 / statistics.median(timed(lambda: torch.mm(a, b, out=out), 50)) / 1e9
 
 
+def adapter_config(args):
+    sizes = dict(r=args.rank, target_modules=TARGETS)
+    if args.adapter == "loha":
+        return LoHaConfig(alpha=args.rank, **sizes)
+    if args.adapter == "lokr":
+        return LoKrConfig(alpha=args.rank, decompose_factor=args.lokr_factor, **sizes)
+    return LoraConfig(lora_alpha=args.rank, use_dora=args.adapter == "dora", **sizes)
+
+
 class Step:
     """What is trained, and one step of it."""
 
@@ -54,7 +65,7 @@ class Step:
         self.args = args
         unet = UNet2DConditionModel.from_pretrained(args.model, subfolder="unet", torch_dtype=torch.bfloat16)
         self.unet = unet.to(args.device).requires_grad_(False)
-        inject_adapter_in_model(LoraConfig(r=args.rank, lora_alpha=args.rank, target_modules=TARGETS), self.unet)
+        inject_adapter_in_model(adapter_config(args), self.unet)
         self.unet.train()
         self.parameters = [p for p in self.unet.parameters() if p.requires_grad]
         betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, device=args.device) ** 2
@@ -140,7 +151,7 @@ def peaks():
 def measure(step, args, batch, checkpoint, lora, layout):
     """A line for the step, and one for it as a graph; a failure is a line too."""
     how = {"bench": "sdxl_step", "mode": args.mode, "scope": args.scope, "batch": batch, "checkpoint": checkpoint,
-           "lora": lora, "layout": layout, "side": args.side, "rank": args.rank}
+           "lora": lora, "layout": layout, "side": args.side, "adapter": args.adapter, "rank": args.rank}
     try:
         begin = time.monotonic()
         step.prepare(batch, checkpoint, lora, layout)
@@ -190,6 +201,8 @@ def main():
     parser.add_argument("--ceiling", action="store_true", help="eager only")
     parser.add_argument("--side", type=int, default=128, help="of the latents")
     parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--adapter", default="lora", choices=["lora", "dora", "loha", "lokr"])
+    parser.add_argument("--lokr-factor", type=int, default=-1)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cache", type=Path)
     args = parser.parse_args()

@@ -59,17 +59,27 @@ double relative_error(const fs::path& a, const fs::path& b) {
 struct Case {
   std::string name, model, component, inputs;
   fs::path lora, out;
+  fs::path gradients = {}, gradient_inputs = {};  // of kinds that are trained
 
   static Case of(const std::string& name) {
     const nlohmann::json json = read_json(kAdapters / name / "case.json");
-    return {name,
-            (kGolden / json.at("model").get<std::string>()).string(),
-            json.at("component"),
-            (kGolden / json.at("inputs").get<std::string>()).string(),
-            kAdapters / name / json.at("lora").get<std::string>(),
-            kAdapters / name / "out.safetensors"};
+    Case c{name,
+           (kGolden / json.at("model").get<std::string>()).string(),
+           json.at("component"),
+           (kGolden / json.at("inputs").get<std::string>()).string(),
+           kAdapters / name / json.at("lora").get<std::string>(),
+           kAdapters / name / "out.safetensors"};
+    if (!json.contains("gradients")) return c;
+    c.gradients = kAdapters / name / json.at("gradients").get<std::string>();
+    c.gradient_inputs = kGolden / json.at("gradient_inputs").get<std::string>();
+    return c;
   }
   bool is_language() const { return component.empty(); }
+  std::string backward(const fs::path& to) const {
+    Case with_target = *this;
+    with_target.inputs = gradient_inputs.string();
+    return with_target.forward(model, lora, to) + " --grad";
+  }
   std::string forward(const fs::path& with_model, const fs::path& with_lora, const fs::path& to) const {
     return "forward --device cpu --model " + word(with_model) + (is_language() ? "" : " --component " + component) +
            (with_lora.empty() ? "" : " --lora " + word(with_lora)) + " --in " + word(inputs) + " --out " + word(to) +
@@ -112,6 +122,15 @@ TEST_P(Adapters, ComputeWhatTheirWritersDo) {
   }
 }
 
+TEST_P(Adapters, HaveTheirWritersGradients) {
+  const Case c = Case::of(GetParam());
+  if (c.gradients.empty()) return;
+  const fs::path out = folder / "grad.safetensors";
+  const Outcome outcome = run_wick(c.backward(out));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_LE(relative_error(out, c.gradients), 1e-3);
+}
+
 // Drawing is planned on an outline of the model, which has no weights that an adapter could depend on.
 TEST_P(Adapters, AreDrawnWith) {
   const Case c = Case::of(GetParam());
@@ -123,7 +142,6 @@ TEST_P(Adapters, AreDrawnWith) {
 
 TEST_P(Adapters, MergeIntoTheModel) {
   const Case c = Case::of(GetParam());
-  if (!c.is_language()) return;
   const fs::path merged = folder / "merged";
   const Outcome outcome =
       run_wick("merge --model " + word(c.model) + " --lora " + word(c.lora) + " --output " + word(merged));

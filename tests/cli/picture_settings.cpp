@@ -88,6 +88,10 @@ TEST_F(PictureSettings, EveryPictureIsRepeatedToTheByte) {
   const std::string text = "--prompt 'a red fox' ";
   for (const char* ending : {".png", ".jpg", ".webp"}) expect_repeated(small + text + "--seed 3", ending);
   expect_repeated(small + lora + text + "--negative 'blue' --cfg 4.3 --guidance-rescale 0.7 --bf16");
+  const std::string unet =
+      "--lora '" + (kGolden / "lora_unet.safetensors").string() + ":0.7,unet=-0.4,text_encoder=0' ";
+  EXPECT_NE(expect_repeated(small + unet + text).at("lora").dump().find(":0.7,unet=-0.4,text_encoder=0"),
+            std::string::npos);
   expect_repeated(small + "--prompt '' --negative '' --sampler dpmpp-2m-karras");
   expect_repeated(small + "--prompt \"$(printf 'caf\\303\\251, \\360\\237\\246\\212\\n(a:1) \"\\\\')\"");
   expect_repeated(small + text + "--cfg 1");
@@ -159,6 +163,9 @@ TEST_F(PictureSettings, ParametersAreThoseOfTheWebUi) {
   EXPECT_EQ(parameters("x.png"),
             "a cat <lora:lora_unet:0.7>\nNegative prompt: blue\nSteps: 2, Sampler: DPM++ 2M, Schedule type: Karras, "
             "CFG scale: 4.5, Seed: 7, Size: 64x48, Model: sdxl, Version: wick 0.1.0");
+  draw(small + "--prompt x --lora " + (kGolden / "lora_unet.safetensors").string() + ":unet=0.5,text_encoder=0",
+       "y.png");
+  EXPECT_NE(parameters("y.png").find("x <lora:lora_unet:0:0.5>\n"), std::string::npos) << parameters("y.png");
   draw(small + "--prompt 'a' --prompt 'b, \"c\"' --seed 1 --seed 2", "grid.png");
   EXPECT_EQ(parameters("grid.png"),
             "a\nSteps: 2, Sampler: Euler, CFG scale: 5, Seed: 1, Size: 64x48, Model: sdxl, Script: X/Y/Z plot, "

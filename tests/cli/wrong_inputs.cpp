@@ -19,6 +19,7 @@ const std::string kGenerate = "generate --model $M --prompt x --out $T/x.png ";
 const std::string kForward = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out $T/x ";
 
 const std::string kForwardTo = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out ";
+const std::string kMerge = "merge --model $M --output $T/x --lora ";
 const std::string kPlan = "plan --model $M ";
 const std::string kPlanSd3 = "plan --model $G/sd3 --resolution 64 ";
 const std::string kForwardSd3 =
@@ -363,6 +364,22 @@ const std::vector<Wrong> kWrong = {
      "convert --model $G/llama/text --output $T/x.gguf --dtype q8_0 --max-shard-size 5GB",
      {"--max-shard-size", "transformers folder", "nf4-double"}},
     {2, "merge --model $G/llama/text --output $T/x", {"--lora", "required"}},
+    {2, kMerge + "$G/lora_unet.safetensors:vae=1", {"--lora", "no part \"vae\"", "text_encoder, text_encoder_2, unet"}},
+    {2, kMerge + "$G/lora_unet.safetensors:unte=1", {"no part \"unte\"", "did you mean unet?"}},
+    {2, kMerge + "$G/lora_unet.safetensors:unet=high", {"FILE:PART=STRENGTH", "'unet=high'"}},
+    {2, kMerge + "$G/lora_unet.safetensors:=1", {"FILE:PART=STRENGTH", "'=1'"}},
+    {2, kMerge + "$G/lora_unet.safetensors:unet=1,unet=2", {"two strengths of unet"}},
+    {2, kMerge + "$G/lora_unet.safetensors:unet=1,2", {"the strength of all parts first"}},
+    {2,
+     "merge --model $G/llama/text --output $T/x --lora $G/llama/llama2/adapter:unet=1",
+     {"--lora", "a language model has no part \"unet\""}},
+    {1, kMerge + "$G/llama/llama2/adapter", {"--lora $G/llama/llama2/adapter", "no layer of this model"}},
+    {1, kMerge + "$G/lora_unet.safetensors:0", {"--lora", "nothing of", "would change"}},
+    {2, kMerge + "$G/lora_unet.safetensors --dtype q8_0", {"--dtype", "f32, f16 or bf16", "q8_0"}},
+    {1, "merge --model $M --lora $G/lora_unet.safetensors --output $M", {"--output $M", "the folder exists"}},
+    {1,
+     "merge --model $M --lora $G/lora_unet.safetensors --output $M/unet/config.json --overwrite",
+     {"--output", "is a file of the folder $M, which the command reads"}},
     {2,
      "eval --model $G/llama/text --dataset $T/x --context 8 --stride 8",
      {"--stride", "less than the 8 tokens", "8"}},

@@ -150,7 +150,7 @@ TEST(Adapter, RefusesOtherAlgorithmsAndOtherTensors) {
   const auto expect_refused = [&](const std::string& key, const std::string& reason) {
     save_safetensors(folder / "l.safetensors", {{key, random({2, 2}, 1)}});
     Adapter adapter(file_names);
-    expect_error([&] { adapter.add_file(folder / "l.safetensors"); }, {"l.safetensors", "\"a", reason});
+    expect_error([&] { adapter.add_file(folder / "l.safetensors"); }, {"l.safetensors", "\"", reason});
   };
   expect_refused("a.hada_w1_a", "no B1 factor");
   expect_refused("a.dora_scale", "no down factor");

@@ -12,7 +12,7 @@ TEST(ModelFolder, OneThatIsWrittenOverIsNotWholeUntilItsEnd) {
   const TemporaryDirectory folder;
   const std::filesystem::path from = test::source_dir() / "tests/golden/sdxl", last = folder / "to" / kDiffusersLast;
   const auto write = [&](bool fails) {
-    write_model_folder(from, folder / "to", "unet", [&](const std::filesystem::path&) {
+    write_model_folder(from, folder / "to", {"unet"}, [&](const std::string&, const std::filesystem::path&) {
       EXPECT_FALSE(std::filesystem::exists(last));
       check(!fails, "no room");
     });

@@ -201,6 +201,26 @@ TEST_F(RunTest, EachOptimizerGoesOnWhereItWas) {
   }
 }
 
+TEST_F(RunTest, EachKindOfAdapterGoesOnWhereItWas) {
+  std::set<std::string> results;
+  for (const std::string_view kind : split_names(names_of(AdapterKind{}))) {
+    const std::string name(kind);
+    const std::vector<std::string> flags = {"--adapter", name, "--conv-rank", "2"};
+    ASSERT_EQ(train(name, flags).code, 0);
+    ASSERT_EQ(train("halves " + name, with_flags(flags, {"--steps", "3"})).code, 0);
+    const Outcome outcome = train("halves " + name, with_flags(flags, {"--resume"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(result(name), result("halves " + name)) << name;
+    ASSERT_EQ(train("calls " + name, with_flags(flags, {"--no-graph", "--stream-blocks", "7"})).code, 0);
+    EXPECT_EQ(result(name), result("calls " + name)) << name << ": replaying and weights from the host change no bit";
+    ASSERT_EQ(train("twice " + name, with_flags(flags, {"--gradient-checkpointing"})).code, 0);
+    EXPECT_EQ(losses(name), losses("twice " + name)) << name << ": recomputing gives the same bits";
+    EXPECT_TRUE(results.insert(result(name)).second) << name << " learns as another does";
+  }
+  expect_one_line(train("x", {"--adapter", "loha", "--lora-dropout", "0.1"}), {"--lora-dropout", "--adapter lora"});
+  expect_one_line(train("x", {"--lokr-factor", "4"}), {"--lokr-factor", "--adapter lokr"});
+}
+
 TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
   const auto begin = Clock::now();
   ASSERT_EQ(train("whole").code, 0);

@@ -21,7 +21,7 @@ TrainConfig config(double dropout) {
   return c;
 }
 Trained lora(const TrainConfig& c) {
-  return {c, [](const std::string& path) { return std::vector<ModuleName>{path}; }, {"*"}};
+  return {c, [](const std::string& path) { return std::vector<ModuleName>{path}; }, {"*"}, false};
 }
 
 TEST(Trained, ALoraIsDescribedAndWritten) {

@@ -93,6 +93,14 @@ std::vector<SafetensorsEntry> in_file_order(std::vector<SafetensorsEntry> entrie
   return entries;
 }
 
+std::vector<SafetensorsEntry> in_order(std::vector<SafetensorsEntry> entries, const std::vector<std::string>& order) {
+  std::map<std::string_view, size_t> places;
+  for (const std::string& name : order) places.emplace(name, places.size());
+  assert(places.size() == entries.size());
+  std::ranges::sort(entries, {}, [&](const SafetensorsEntry& e) { return places.at(e.name); });
+  return entries;
+}
+
 std::vector<SafetensorsEntry> entries_of(const std::map<std::string, Tensor>& tensors) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors)
@@ -214,10 +222,10 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
 }
 
 void save_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
-                      const std::map<std::string, std::string>& metadata) {
+                      const std::map<std::string, std::string>& metadata, const std::vector<std::string>& order) {
   std::vector<SafetensorsEntry> entries;
   for (const SafetensorsGroup& group : groups) std::ranges::copy(group.entries, std::back_inserter(entries));
-  entries = in_file_order(std::move(entries));
+  entries = order.empty() ? in_file_order(std::move(entries)) : in_order(std::move(entries), order);
   const std::string header = header_json(path, entries, metadata);
   AtomicFile file(path);
   uint64_t end = show_header(header, [&](const void* data, size_t bytes) { file.write(data, bytes); });

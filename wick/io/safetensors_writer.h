@@ -26,9 +26,10 @@ struct SafetensorsGroup {
   std::function<void(const Sink& sink)> write;
 };
 
-// As save_safetensors() does, in the same order of tensors: one group after the other is made.
+// As save_safetensors() does, in the same order of tensors: one group after the other is made. `order` is another one:
+// the names of all tensors.
 void save_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
-                      const std::map<std::string, std::string>& metadata);
+                      const std::map<std::string, std::string>& metadata, const std::vector<std::string>& order = {});
 
 // The most bytes of tensors in a shard, as huggingface_hub has it.
 inline constexpr uint64_t kShardBytes = 5'000'000'000;

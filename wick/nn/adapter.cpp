@@ -12,7 +12,7 @@
 
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
-#include "wick/nn/adapter_file.h"
+#include "wick/nn/adapter_source.h"
 #include "wick/nn/dora.h"
 #include "wick/nn/glob.h"
 #include "wick/nn/named_seed.h"
@@ -68,11 +68,11 @@ std::filesystem::path lora_weights(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Adapter::notes_on(const LoraFile& file) {
-  return AdapterFile::open(file, /*trainable=*/false).notes();
+  return AdapterSource::open(file, /*trainable=*/false).notes();
 }
 
 std::vector<std::string> Adapter::notes_on_merging(const LoraFile& file) {
-  const AdapterFile opened = AdapterFile::open(file, /*trainable=*/false);
+  const AdapterSource opened = AdapterSource::open(file, /*trainable=*/false);
   const std::vector<std::string> words = opened.words();
   if (words.empty()) return {};
   return {fmt::format("{}: what it teaches of the {} {} stays behind, for it is no part of any weight", opened.name(),
@@ -155,7 +155,7 @@ Adapter::Adapter(ModuleNames names, const std::vector<std::vector<LoraFile>>& se
 }
 
 void Adapter::add_file(const LoraFile& file, bool trainable, size_t set) {
-  files_.push_back({std::make_shared<AdapterFile>(AdapterFile::open(file, trainable)), set});
+  files_.push_back({std::make_shared<AdapterSource>(AdapterSource::open(file, trainable)), set});
 }
 
 bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& names) {
@@ -204,7 +204,7 @@ void Adapter::check_base(const LoraSite& site) const {
 // A module as some files have it; several files' if they are not trained.
 struct Adapter::Part {
   AdapterModule module;
-  const AdapterFile* file;
+  const AdapterSource* file;
 
   bool overlaps(const Part& other) const {
     return module.first < other.module.end() && other.module.first < module.end();
@@ -213,8 +213,8 @@ struct Adapter::Part {
 
   // For parts of the same rows.
   static void check_apart(const Part& a, const Part& b) {
-    const AdapterFile &alone = a.file->is_trainable() ? *a.file : *b.file,
-                      &other = a.file->is_trainable() ? *b.file : *a.file;
+    const AdapterSource &alone = a.file->is_trainable() ? *a.file : *b.file,
+                        &other = a.file->is_trainable() ? *b.file : *a.file;
     check(!alone.is_trainable(), "{}: its module {} is also in {}, but it is to be trained alone", alone.name(),
           a.module.name, other.name());
     check(!a.module.changes_base || !b.module.changes_base,
@@ -266,6 +266,7 @@ Adapter::Modules Adapter::from_files(const std::vector<ModuleName>& names, const
 
 Adapter::Modules* Adapter::modules_at(const LoraSite& site, Memory& memory) {
   check(!modules_.contains(site.path), "LoRA: {} was asked for before, in other company", site.path);
+  if (site.target.is_lookup && files_.empty()) return nullptr;  // is never trained
   const std::vector<ModuleName> names = names_(site.path);
   if (names.empty()) return nullptr;
   check_base(site);
@@ -357,7 +358,7 @@ std::shared_ptr<const VectorChange> Adapter::match_vector(const std::string& pat
   std::vector<Tensor> changes(set_count_);
   for (const auto& [file, set] : files_)
     for (const ModuleName* found : file->find(names))
-      if (const Tensor change = file->read_vector(*found, is_bias, count))
+      if (const Tensor change = file->read_vector(*found, path, is_bias, count))
         changes[set] = changes[set] ? changes[set] + change : change;
   if (std::ranges::none_of(changes, [](const Tensor& change) { return bool(change); })) return nullptr;
   const MemoryScope scope(Purpose::adapter);
@@ -379,6 +380,10 @@ std::vector<AddedWord> Adapter::words(const std::string& encoder) const {
       first += count;
     }
   return all;
+}
+
+bool Adapter::has_words() const {
+  return std::ranges::any_of(files_, [](const GivenFile& given) { return !given.file->words().empty(); });
 }
 
 Tensor Adapter::word_vectors(const std::string& encoder) const {

@@ -29,6 +29,10 @@ namespace wick {
 struct LoraFile {  // a file, or a folder of PEFT's, as the command line names it: FILE[:STRENGTH]
   std::filesystem::path path;
   float strength = 1;
+  std::map<std::string, float> parts = {};  // other strengths, by component: "text_encoder"
+
+  // That of a component, or of a module by its path.
+  float strength_of(const std::string& path_in_model) const;
 };
 
 // Rows of a module's matrix in the order of a file: some of `of` equal parts, one after the other. In the module they
@@ -41,13 +45,20 @@ struct ModuleRows {
   bool overlap(const ModuleRows& other) const;
 };
 
+// The program whose files are written with a name. Others are read alone. OneTrainer's are those of its "mixture"
+// layout; where it has none of its own, kohya's are.
+enum class Spelling { other, kohya, comfy, diffusers, peft, onetrainer };
+
 // A base name in LoRA files, and what it stands for: a whole module, or for "…attn.to_k" one third of a fused one.
 struct ModuleName {
   std::string name;
   ModuleRows rows;
+  Spelling spelling = Spelling::other;
 
-  ModuleName(std::string whole) : name(std::move(whole)) {}  // NOLINT: most names stand for whole modules
-  ModuleName(std::string part, ModuleRows of) : name(std::move(part)), rows(std::move(of)) {}
+  ModuleName(std::string whole, Spelling of = Spelling::other)  // NOLINT: most names stand for whole modules
+      : name(std::move(whole)), spelling(of) {}
+  ModuleName(std::string part, ModuleRows some, Spelling of = Spelling::other)
+      : name(std::move(part)), rows(std::move(some)), spelling(of) {}
 };
 
 // From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first,
@@ -83,7 +94,7 @@ struct AddedWord {
   int64_t first = 0, count = 0;  // rows of Adapter::word_vectors(); none where the word is another encoder's
 };
 
-class AdapterFile;
+class AdapterSource;
 
 class Adapter {
  public:
@@ -100,7 +111,7 @@ class Adapter {
   // A LoRA file, or a folder of PEFT's (adapter_model.safetensors, with adapter_config.json that tells the alphas) or
   // of diffusers' (pytorch_lora_weights.safetensors). Throws Error where a setting beside the tensors cannot be heeded.
   void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false) {
-    add_file({path, strength}, trainable);
+    add_file(LoraFile{path, strength}, trainable);
   }
   void add_file(const LoraFile& file, bool trainable = false, size_t set = 0);
 
@@ -128,6 +139,7 @@ class Adapter {
   // all sets, f32 [n, dim] on the host; empty where there are none.
   std::vector<AddedWord> words(const std::string& encoder) const;
   Tensor word_vectors(const std::string& encoder) const;
+  bool has_words() const;  // in some set, of some encoder
   // The number of the next dropout masks, below 2^32. It is enqueued: earlier work sees the previous number.
   void set_draw(int64_t draw);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
@@ -194,7 +206,7 @@ class Adapter {
   size_t set_count_ = 1;
   std::shared_ptr<size_t> set_in_use_ = std::make_shared<size_t>(0);
   struct GivenFile {
-    std::shared_ptr<AdapterFile> file;
+    std::shared_ptr<AdapterSource> file;
     size_t set;
   };
   std::vector<GivenFile> files_;

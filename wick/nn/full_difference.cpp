@@ -40,6 +40,7 @@ class FullLayer final : public LayerAdapter {
     if (!shift_) return bias;
     return bias ? cast(bias, DType::f32) + shift_.to(bias.memory()) : shift_;
   }
+  bool changes_bias() const override { return bool(shift_); }
   bool needs_weight() const override { return replaces_; }
 
  private:

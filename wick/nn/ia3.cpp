@@ -32,8 +32,9 @@ class GainLayer final : public LayerAdapter {
     return cast(w, DType::f32) * reshape(gain_.to(w.memory()), shape);
   }
   Tensor merged_bias(const Tensor& bias) const override {
-    return bias && scales_bias_ && !of_inputs_ ? cast(bias, DType::f32) * gain_.to(bias.memory()) : bias;
+    return bias && changes_bias() ? cast(bias, DType::f32) * gain_.to(bias.memory()) : bias;
   }
+  bool changes_bias() const override { return scales_bias_ && !of_inputs_; }
   bool needs_weight() const override { return true; }
 
  private:

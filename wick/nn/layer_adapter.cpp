@@ -73,6 +73,10 @@ Tensor AdapterStack::merged_bias(const Tensor& bias) const {
   return all;
 }
 
+bool AdapterStack::changes_bias() const {
+  return std::ranges::any_of(adapters(), [](const auto& adapter) { return adapter->changes_bias(); });
+}
+
 Tensor AdapterStack::embedding(const Tensor& table, const Tensor& ids, DType activations) const {
   Tensor rows = wick::embedding(table, ids, activations);
   for (const auto& adapter : adapters()) rows = adapter->looked_up(ids, rows);
@@ -133,6 +137,10 @@ class OutputsOfLayer final : public LayerAdapter {
       return part ? part : part = zeros({end - first});
     });
     return cat(all, 0);
+  }
+
+  bool changes_bias() const override {
+    return std::ranges::any_of(parts_, [](const OutputsAdapter& part) { return part.adapter->changes_bias(); });
   }
 
   bool needs_weight() const override {

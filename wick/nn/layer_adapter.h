@@ -48,6 +48,7 @@ class LayerAdapter {
   virtual Tensor merged(const Tensor& w) const = 0;
   // The bias with the adapter in it, f32 [out]. It may be empty, which is zeros, before and after.
   virtual Tensor merged_bias(const Tensor& bias) const { return bias; }
+  virtual bool changes_bias() const { return false; }
   // Rows [..., dim] of an embedding's table, looked up for ids i64 [...], with the adapter in them. Other layers'
   // adapters have none.
   virtual Tensor looked_up(const Tensor& ids, const Tensor& rows) const;
@@ -75,8 +76,9 @@ class AdapterStack {
   Tensor embedding(const Tensor& table, const Tensor& ids, DType activations) const;
   Tensor merged(const Tensor& w) const;
   Tensor merged_bias(const Tensor& bias) const;  // see LayerAdapter
-  bool needs_weight() const;                     // in some set
-  void rest_on(const Tensor& w) const;           // in all
+  bool changes_bias() const;
+  bool needs_weight() const;            // in some set
+  void rest_on(const Tensor& w) const;  // in all
 
  private:
   const Adapters& adapters() const { return sets_[*in_use_]; }

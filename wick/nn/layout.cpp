@@ -131,6 +131,11 @@ TensorSource with_transposed(const TensorSource& source, const std::string& matr
     found->load = [load = found->load](Memory& memory) { return contiguous(permute(load(memory), {1, 0})); };
     return found;
   };
+  all.as_stored = [as_stored = source.as_stored, matrix](TensorSource::Tensors tensors) {
+    if (const auto found = tensors.find(matrix); found != tensors.end())
+      found->second = contiguous(transpose(found->second, 0, 1));
+    return as_stored(tensors);
+  };
   return all;
 }
 

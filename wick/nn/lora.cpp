@@ -59,6 +59,7 @@ class LoraLayer final : public LayerAdapter {
     if (!shift_) return bias;
     return bias ? bias + shift_.to(bias.memory()) : shift_;
   }
+  bool changes_bias() const override { return bool(shift_); }
 
  private:
   Lora lora_;

@@ -37,6 +37,7 @@ LoraSite Scope::site(const LoraTarget& target) const {
 }
 
 AdapterOfLayer Scope::adapt(const std::vector<LoraSite>& sites, const Tensor& weight) const {
+  if (sites_) sites_->insert(sites_->end(), sites.begin(), sites.end());
   const AdapterOfLayer adapter = adapter_ ? adapter_->match(sites, place()) : nullptr;
   if (adapter && weight && adapter->needs_weight()) weights_.when_read([adapter, weight] { adapter->rest_on(weight); });
   return adapter;

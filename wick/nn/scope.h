@@ -35,6 +35,13 @@ class Scope {
     return outside;
   }
 
+  // The same, which adds the modules that may be adapted to `sites`, each before the adapter is asked.
+  Scope watched(std::vector<LoraSite>& sites) const {
+    Scope watched = *this;
+    watched.sites_ = &sites;
+    return watched;
+  }
+
   const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
 
   bool has(const std::string& name) const { return weights_.has(prefix_ + name); }
@@ -72,6 +79,7 @@ class Scope {
   std::string path_;    // with the component, for adapters
   std::string prefix_;  // without it and with a dot behind it, for names in the file
   Adapter* adapter_;
+  std::vector<LoraSite>* sites_ = nullptr;
 };
 
 }  // namespace wick

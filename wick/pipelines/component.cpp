@@ -142,6 +142,12 @@ Scope ComponentSource::scope(const std::string& component) const {
   return scope(component, model.component(component).source());
 }
 Scope ComponentSource::scope(const std::string& component, const TensorSource& tensors) const {
+  if (watch) {
+    watch->sources[component] = tensors;
+    TensorSource shapes = watched(tensors, watch->tensors[component]);
+    shapes.has_values = false;
+    return Scope(Weights(shapes, weights), component, adapter).watched(watch->sites);
+  }
   return Scope(Weights(tensors, weights), component, adapter);
 }
 

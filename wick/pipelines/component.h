@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,10 +80,19 @@ std::function<Tensor(ComponentInputs&)> squared_error(const Tensor& y);
 
 using ComponentRun = std::function<ComponentOutputs(ComponentInputs&)>;  // the component, loaded
 
+// What components ask for while they are loaded as outlines: tensors by the names that models have for them, and
+// modules.
+struct ComponentWatch {
+  std::map<std::string, TensorSource> sources = {};  // by component: "unet"
+  std::map<std::string, std::set<std::string>> tensors = {};
+  std::vector<LoraSite> sites = {};
+};
+
 struct ComponentSource {
   Checkpoint model;
   Adapter* adapter;
   WeightsOptions weights;
+  ComponentWatch* watch = nullptr;  // then nothing is read but shapes
 
   Scope scope(const std::string& component) const;
   Scope scope(const std::string& component, const TensorSource& tensors) const;

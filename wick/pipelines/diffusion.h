@@ -114,6 +114,8 @@ class Diffusion {
   virtual LoraFormat lora() const = 0;
   virtual std::string denoiser() const = 0;                        // its component: "unet"
   virtual std::string denoiser_in_words() const = 0;               // "UNet"
+  // A component's tensors under the names that its model asks for, whichever names its files have.
+  virtual TensorSource source(const std::string& component) const = 0;
   virtual std::vector<std::string> remarks() const { return {}; }  // sentences on the model's files, for users
   virtual std::string training_remark() const { return {}; }       // a sentence, where training this model is unwise
   virtual TextLength length(const std::string& text) const = 0;
@@ -176,6 +178,8 @@ struct DiffusionFamily {
 const std::vector<DiffusionFamily>& diffusion_families();
 // Where the model is of no family, the first one: its open() names the missing part.
 const DiffusionFamily& diffusion_family(const Checkpoint& model);
+// Those that LoRAs are on, for which they may have strengths of their own: "text_encoder", "unet".
+std::vector<std::string> adapted_components(const Checkpoint& model);
 // Reads the model's configs. Throws Error that names the model where no family supports it.
 std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const ReadingOptions& options = {});
 

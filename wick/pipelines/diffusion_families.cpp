@@ -43,6 +43,13 @@ const DiffusionFamily& diffusion_family(const Checkpoint& model) {
   return *found;
 }
 
+std::vector<std::string> adapted_components(const Checkpoint& model) {
+  std::vector<std::string> names;
+  for (const Component& component : diffusion_family(model).components)
+    if (!component.lora_prefixes.empty()) names.push_back(component.name);
+  return names;
+}
+
 std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const ReadingOptions& options) {
   return diffusion_family(model).open(model, options);
 }

@@ -77,11 +77,15 @@ std::string stem_of(const std::string& path) {
       (name.has_filename() ? name : std::filesystem::path(path).parent_path().filename()).stem().string());
 }
 
-// As the web UI writes LoRAs into a prompt.
+// As the web UI writes LoRAs into a prompt: with one strength, or with that of the text encoders and of the denoiser.
 std::string lora_tags(const std::vector<LoraFile>& loras) {
   std::string tags;
-  for (const LoraFile& lora : loras)
-    tags += fmt::format("{}<lora:{}:{}>", tags.empty() ? "" : " ", stem_of(lora.path.string()), lora.strength);
+  for (const LoraFile& lora : loras) {
+    const float text = lora.strength_of("text_encoder"),
+                denoiser = lora.strength_of(lora.parts.contains("unet") ? "unet" : "transformer");
+    const std::string strengths = text == denoiser ? fmt::format("{}", text) : fmt::format("{}:{}", text, denoiser);
+    tags += fmt::format("{}<lora:{}:{}>", tags.empty() ? "" : " ", stem_of(lora.path.string()), strengths);
+  }
   return tags;
 }
 

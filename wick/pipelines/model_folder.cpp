@@ -46,8 +46,10 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
-// A config names the dtype by either key, or not at all, and transformers heeds it. Weights of another dtype than the
-// model's are not quantised.
+}  // namespace
+
+// It names the dtype by either key, or not at all, and transformers heeds it. Weights of another dtype than the model's
+// are not quantised.
 std::string config_of(const Checkpoint& from, DType dtype) {
   nlohmann::json config = read_json(from.config_file());
   const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
@@ -56,6 +58,8 @@ std::string config_of(const Checkpoint& from, DType dtype) {
   config.erase("quantization_config");
   return to_text(std::move(config));
 }
+
+namespace {
 
 void check_folder(const Checkpoint& from) {
   check(!from.is_assembled(), "{}: training every weight writes a diffusers folder, and asks for one as --model",
@@ -70,18 +74,34 @@ void check_elsewhere(const fs::path& from, const fs::path& to) {
         "{}: is --model itself, which would be lost; choose another --output or --name", to.string());
 }
 
-void write_model_folder(const Checkpoint& from, const fs::path& to, const std::string& component,
-                        const std::function<void(const fs::path& folder)>& write) {
+void write_folder(const fs::path& to, const std::function<void()>& write) {
+  std::error_code ignored;
+  const bool is_new = !fs::exists(to) || (fs::is_directory(to) && fs::is_empty(to, ignored));
+  try {
+    write();
+  } catch (...) {
+    if (is_new) fs::remove_all(to, ignored);
+    throw;
+  }
+}
+
+void write_model_folder(const Checkpoint& from, const fs::path& to, const std::set<std::string>& components,
+                        const std::function<void(const std::string& component, const fs::path& folder)>& write) {
   check_elsewhere(from.path(), to);
   check_folder(from);
   begin_folder(to, kDiffusersLast);
   for (const auto& [name, part] : from.components()) {
     make_directories(to / name);
     for (const fs::path& file : part.files())
-      if (name != component || !is_weight_file(file)) copy_whole(file, to / name / file.filename());
+      if (!components.contains(name) || !is_weight_file(file)) copy_whole(file, to / name / file.filename());
   }
-  write(to / component);
+  for (const std::string& component : components) write(component, to / component);
   copy_whole(from.config_file(), to / kDiffusersLast);
+}
+
+void copy_without_weights(const Checkpoint& component, const fs::path& to) {
+  for (const fs::path& file : component.files())
+    if (!is_weight_file(file)) copy_whole(file, to / file.filename());
 }
 
 uint64_t copied_bytes(const Checkpoint& from, const std::string& component) {

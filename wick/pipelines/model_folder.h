@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,20 @@ inline constexpr const char *kDiffusersLast = kPipelineConfig, *kTransformersLas
 // step.
 void check_elsewhere(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Makes `to` the model `from` with other weights for `component`: copies all other files of the model, lets
-// `write` put the component's weight file (and config, if that changes) into the folder it is given.
-void write_model_folder(const Checkpoint& from, const std::filesystem::path& to, const std::string& component,
-                        const std::function<void(const std::filesystem::path& folder)>& write);
+// Lets `write` make the folder `to`, and leaves no half of a model there after an error, unless it held files before.
+void write_folder(const std::filesystem::path& to, const std::function<void()>& write);
+
+// Makes `to` the model `from` with other weights for some of its components: copies all other files of the model, lets
+// `write` put each component's weight files (and config, if that changes) into the folder it is given.
+void write_model_folder(
+    const Checkpoint& from, const std::filesystem::path& to, const std::set<std::string>& components,
+    const std::function<void(const std::string& component, const std::filesystem::path& folder)>& write);
+
+// A component's or language model's config.json, which tells of `dtype` if it told of one before.
+std::string config_of(const Checkpoint& from, DType dtype);
+
+// Copies a component's files but those of its weights.
+void copy_without_weights(const Checkpoint& component, const std::filesystem::path& to);
 
 uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of its copies
 

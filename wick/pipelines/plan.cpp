@@ -24,7 +24,7 @@ ImageRequest outlined(const ImageRequest& whole) {
 void draw_unlike_batches(TextToImage& text_to_image, const TextToImage::Batch& requests, int64_t size) {
   std::map<std::string, size_t> met;  // shapes, with how many there were when they were last drawn
   for (auto first = requests.begin(); first != requests.end();) {
-    const auto end = first + std::min(std::ptrdiff_t(size), requests.end() - first);
+    const auto end = TextToImage::end_of_batch(first, requests.end(), size);
     const TextToImage::Batch batch(first, end);
     size_t& beside = met[text_to_image.shapes(batch)];
     if (beside != met.size()) text_to_image.draw(batch);
@@ -51,7 +51,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, options.reading);
-  Adapter adapter(model->lora().names, options.loras);
+  Adapter adapter(model->lora().names, options.lora_sets);
   const DiffusionOptions load{.dtype = options.dtype,
                               .quantization = options.quantization,
                               .adapter = &adapter,

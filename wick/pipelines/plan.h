@@ -35,8 +35,8 @@ struct ImagePlanOptions {
   std::optional<Quantization> quantization = {};
   BlockSchedule block_schedule = {};  // of the denoiser's blocks: how many are streamed, and how
   bool stream_text_encoder = false;
-  bool costs = false;  // InferencePlan::cost too
-  std::vector<LoraFile> loras = {};
+  bool costs = false;                                   // InferencePlan::cost too
+  std::vector<std::vector<LoraFile>> lora_sets = {{}};  // ImageRequest::adapters
   ReadingOptions reading = {};
 };
 InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch& requests,

@@ -30,6 +30,7 @@
 #include "wick/ops/elementwise.h"
 #include "wick/pipelines/diffusion.h"
 #include "wick/pipelines/model_folder.h"
+#include "wick/pipelines/stored_tensors.h"
 
 namespace wick {
 namespace {
@@ -43,40 +44,6 @@ constexpr std::string_view kWeight = ".weight";
 
 // Whose rules a file keeps: which scales fp8 has, and which layers are quantised.
 enum class Reader { comfy, diffusers, transformers };
-
-// The files of a network, by the names of its tensors.
-std::map<std::string, SafetensorsFile> tensors_of(const Checkpoint& network) {
-  const fs::path path = fs::is_directory(network.path())
-                            ? weights_in(network.path()).value_or(network.path() / "model.safetensors")
-                            : network.path();
-  std::map<std::string, SafetensorsFile> files;
-  if (path.extension() != ".json") {
-    const SafetensorsFile file = SafetensorsFile::open(path);
-    for (const auto& [name, info] : file.tensors()) files.emplace(name, file);
-    return files;
-  }
-  std::map<std::string, SafetensorsFile> shards;
-  for (const auto& [name, shard] : read_safetensors_index(path)) {
-    const auto file = shards.try_emplace(shard, SafetensorsFile::open(path.parent_path() / shard)).first->second;
-    check(file.has(name), "{}: has no tensor {}, which {} says is there", file.path().string(), quote(name),
-          path.filename().string());
-    files.emplace(name, file);
-  }
-  return files;
-}
-
-SafetensorsGroup as_stored(const std::string& name, const SafetensorsFile& file) {
-  const TensorInfo& info = file.tensors().at(name);
-  return {{{name, info.dtype_name, info.shape}},
-          [read = file.bytes(name), size = size_t(*info.bytes)](const Sink& sink) {
-            Bytes piece;
-            for (size_t at = 0; at < size; at += piece.size()) {
-              piece.resize(std::min(size - at, size_t{1} << 20));
-              read(piece.data(), at, piece.size());
-              sink(0, at, piece.data(), piece.size());
-            }
-          }};
-}
 
 // A tensor of a file, and its bytes where they are known beforehand.
 struct Part {
@@ -258,7 +225,7 @@ class Matrix {
 
 // diffusers tells layers that stay by the last part of their names too: an outermost one that is called like some in
 // the blocks (FLUX's proj_out) cannot stay.
-void add_namesakes(std::set<std::string>& in_blocks, const std::map<std::string, SafetensorsFile>& tensors) {
+void add_namesakes(std::set<std::string>& in_blocks, const StoredTensors& tensors) {
   std::set<std::string> namesakes;
   for (const std::string& name : in_blocks) {
     const size_t layer = name.rfind('.', name.size() - kWeight.size() - 1);
@@ -271,7 +238,7 @@ void add_namesakes(std::set<std::string>& in_blocks, const std::map<std::string,
 class Conversion {
  public:
   Conversion(const Checkpoint& network, std::set<std::string> in_blocks, DType dtype, Reader reader)
-      : files_(tensors_of(network)), dtype_(dtype), reader_(reader) {
+      : files_(stored_tensors(network.path())), dtype_(dtype), reader_(reader) {
     if (reader == Reader::diffusers) add_namesakes(in_blocks, files_);
     for (const auto& [name, file] : files_)
       check(!goes_with_fp8(name) && !goes_with_bitsandbytes(name),
@@ -307,10 +274,10 @@ class Conversion {
   void keep(const std::string& name, const SafetensorsFile& file) {
     if (name.ends_with(kWeight) && file.tensors().at(name).shape.rank() == 2)
       kept_layers_.insert(name.substr(0, name.size() - kWeight.size()));
-    groups_.push_back(as_stored(name, file));
+    groups_.push_back(copied(name, file));
   }
 
-  std::map<std::string, SafetensorsFile> files_;
+  StoredTensors files_;
   DType dtype_;
   Reader reader_;
   std::vector<SafetensorsGroup> groups_;
@@ -351,18 +318,6 @@ nlohmann::json compressed_tensors_config(const std::set<std::string>& kept_layer
                                 {"output_activations", nullptr}};
   return {{"quant_method", "compressed-tensors"},  {"format", "float-quantized"}, {"quantization_status", "compressed"},
           {"config_groups", {{"group_0", group}}}, {"ignore", kept_layers},       {"kv_cache_scheme", nullptr}};
-}
-
-// Leaves no half of a model where there was none.
-void write_folder(const fs::path& to, const std::function<void()>& write) {
-  const bool is_new = !fs::exists(to);
-  try {
-    write();
-  } catch (...) {
-    std::error_code ignored;
-    if (is_new) fs::remove_all(to, ignored);
-    throw;
-  }
 }
 
 void write_denoiser_folder(const Conversion& conversion, const Checkpoint& denoiser, const fs::path& to, DType dtype) {

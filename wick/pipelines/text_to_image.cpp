@@ -44,8 +44,8 @@ Tensor combined(const Sampler& sampler, size_t place, const NamedTensors& in, co
 
 // All that a step's computation depends on but shapes and values.
 std::string what_is_recorded(const ImageRequest& request, const Sampler& sampler) {
-  std::string what =
-      fmt::format("{}{}", fmt::join(request.skip.layers, ","), request.cfg_rescale != 0 ? " rescaled" : "");
+  std::string what = fmt::format("{} {}{}", request.adapters, fmt::join(request.skip.layers, ","),
+                                 request.cfg_rescale != 0 ? " rescaled" : "");
   for (size_t place = 0; place < sampler.kept; ++place)
     for (size_t term = 0; term < Combination::kTerms; ++term) what += sampler.uses(place, term) ? " 1" : " 0";
   return what;
@@ -106,12 +106,20 @@ ImageRequest shortened(ImageRequest request) {
   return request;
 }
 
+TextToImage::Batch::const_iterator TextToImage::end_of_batch(Batch::const_iterator first, Batch::const_iterator last,
+                                                             int64_t size) {
+  const auto furthest = first + std::min(std::ptrdiff_t(size), last - first);
+  return std::find_if(first, furthest, [&](const ImageRequest& r) { return r.adapters != first->adapters; });
+}
+
 TextToImage TextToImage::load(Diffusion& model, DiffusionOptions options, const Batch& requests, int64_t at_once) {
   model.load(options, {DiffusionPart::text_encoders});
   TextToImage loaded(model);
+  loaded.adapter_ = options.adapter;
+  loaded.adapts_text_ = options.adapter && (options.adapter->covers("text_encoder") || options.adapter->has_words());
   loaded.encode(requests);
   model.drop_encoders();
-  const auto end = requests.begin() + std::min<ptrdiff_t>(at_once, std::ssize(requests));
+  const auto end = end_of_batch(requests.begin(), requests.end(), at_once);
   options.rehearse = [&] { loaded.rehearse({requests.begin(), end}); };
   model.load(options, {DiffusionPart::vae_decoder, DiffusionPart::denoiser});
   return loaded;
@@ -142,9 +150,14 @@ NamedTensors TextToImage::encoded(const Text& text) const {
   return model_.encode_text(text.is_negative ? model_.negative(text.text) : model_.caption(*text.text));
 }
 
+void TextToImage::use_adapters(const ImageRequest& request) const {
+  if (adapter_) adapter_->use(request.adapters);
+}
+
 void TextToImage::encode(const Batch& requests) {
   for (const ImageRequest& request : requests) {
-    const Text negative{true, request.negative}, prompt{false, request.prompt};
+    use_adapters(request);
+    const Text negative = negative_of(request), prompt = prompt_of(request);
     if (request.cfg != 1) encoded_.try_emplace(negative, encoded(negative));
     encoded_.try_emplace(prompt, encoded(prompt));
   }
@@ -168,8 +181,8 @@ Tensor TextToImage::fresh_noise(const Batch& batch, size_t index) const {
 NamedTensors TextToImage::conditioning(const Batch& batch) const {
   std::vector<NamedTensors> texts;
   if (batch.front().cfg != 1)
-    for (const ImageRequest& request : batch) texts.push_back(encoded({true, request.negative}));
-  for (const ImageRequest& request : batch) texts.push_back(encoded({false, request.prompt}));
+    for (const ImageRequest& request : batch) texts.push_back(encoded(negative_of(request)));
+  for (const ImageRequest& request : batch) texts.push_back(encoded(prompt_of(request)));
   NamedTensors parts = model_.joined(texts);
   std::vector<PictureFrame> frames;
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -188,6 +201,7 @@ std::string TextToImage::shapes(const Batch& batch) const { return shapes_of(con
 
 Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step, int64_t most_steps) {
   const ImageRequest& request = batch.front();
+  use_adapters(request);
   check_side("width", request.width, model_.latents());
   check_side("height", request.height, model_.latents());
   const int64_t rows = noise.dim(0) * (request.cfg != 1 ? 2 : 1);
@@ -269,7 +283,7 @@ const NamedTensors& TextToImage::parts_ahead(const Batch& batch, const Sampler& 
   const auto steps = int64_t(sampler.steps.size()), rows = parts[names.front()].dim(0);
   std::vector<float> timesteps;
   for (const SamplerStep& step : sampler.steps) timesteps.insert(timesteps.end(), size_t(rows), step.timestep);
-  std::string told = fmt::format("{} {}", batch.front().guidance, fmt::join(timesteps, ","));
+  std::string told = fmt::format("{} {} {}", batch.front().adapters, batch.front().guidance, fmt::join(timesteps, ","));
   for (const ImageRequest& request : batch)
     told += fmt::format(" {:?} {:?}", request.cfg != 1 ? request.negative.value_or("") : "", request.prompt);
   if (const auto found = ahead_.find(told); found != ahead_.end()) return found->second;

@@ -41,6 +41,7 @@ struct ImageRequest {
   SkipLayerGuidance skip = {};
   SamplerOptions sampling = {};
   uint64_t seed = 0;
+  size_t adapters = 0;             // the set of adapters that is in use (Adapter::use)
   Tensor start = {};               // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
   std::vector<Tensor> draws = {};  // such noise for the samplers that draw more, in place of the seed's
   // Latents [1, h, w, C] of a picture to begin with and noise, in place of noise alone (Meng et al., "SDEdit", 2022).
@@ -59,6 +60,8 @@ class TextToImage {
   // The model has kDrawingParts. It is borrowed, and may go on training; its denoiser stays loaded.
   explicit TextToImage(const Diffusion& model) : model_(model) {}
   using Batch = std::vector<ImageRequest>;
+  // Where a batch of at most `size` requests ends, which have one set of adapters.
+  static Batch::const_iterator end_of_batch(Batch::const_iterator first, Batch::const_iterator last, int64_t size);
   // Loads kDrawingParts of a model of which no part is loaded, to draw these requests: its text encoders go again
   // before its denoiser comes, so that never both need room. While its weights are read, the first `at_once` of the
   // requests are rehearsed, so that a device's kernels get loaded.
@@ -70,7 +73,8 @@ class TextToImage {
   // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
   static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
-  // Pictures that differ in prompt, negative, seed, start and draws alone; in all else the first request holds.
+  // Pictures that differ in prompt, negative, seed, start and draws alone; in all else the first request holds. Sets of
+  // adapters are those of load().
   std::vector<Image> operator()(const Batch& batch, const OnStep& on_step = {});
   Image operator()(const ImageRequest& request, const OnStep& on_step = {});
 
@@ -94,6 +98,7 @@ class TextToImage {
   struct Text {
     bool is_negative;
     std::optional<std::string> text;
+    size_t adapters = 0;  // their set, where some of them are on text encoders
     auto operator<=>(const Text&) const = default;
   };
   using Encoded = std::map<Text, NamedTensors>;
@@ -120,6 +125,10 @@ class TextToImage {
   Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step, int64_t most_steps);
   void encode(const Batch& requests);  // and remembers what becomes of their texts
   NamedTensors encoded(const Text& text) const;
+  Text negative_of(const ImageRequest& request) const { return {true, request.negative, text_set(request)}; }
+  Text prompt_of(const ImageRequest& request) const { return {false, request.prompt, text_set(request)}; }
+  size_t text_set(const ImageRequest& request) const { return adapts_text_ ? request.adapters : 0; }
+  void use_adapters(const ImageRequest& request) const;
   Tensor fresh_noise(const Batch& batch, size_t index) const;
   NamedTensors conditioning(const Batch& batch) const;
   const NamedTensors& parts_ahead(const Batch& batch, const Sampler& sampler, const NamedTensors& parts);
@@ -129,6 +138,8 @@ class TextToImage {
   Tensor predict(const ImageRequest& request, const Tensor& x, const NamedTensors& parts, bool skips) const;
 
   const Diffusion& model_;
+  Adapter* adapter_ = nullptr;
+  bool adapts_text_ = false;
   Encoded encoded_;
   std::map<std::string, Canvas> canvases_;
   std::map<std::string, NamedTensors> ahead_;  // on the host, by texts and timesteps

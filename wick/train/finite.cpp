@@ -2,24 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "wick/io/safetensors.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
-
-bool is_finite(const Tensor& tensor) {
-  if (!tensor) return true;
-  Memory& memory = tensor.memory();
-  const Tensor total = Tensor::empty({1}, DType::f32, memory), once = contiguous(cast(tensor.detached(), DType::f32));
-  memory.backend->sum_of_squares(total, {once});
-  if (std::isfinite(total.item())) return true;
-  // Large numbers overflow when squared without being infinite themselves.
-  const std::vector<float> values = once.to_vector();
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-}
 
 std::string not_finite_in_files(const Checkpoint& model) {
   for (const std::filesystem::path& path : model.files()) {

@@ -4,12 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "wick/ops/finite.h"
 #include "wick/train/optimizer.h"
 #include "wick/train/task.h"
 
 namespace wick {
-
-bool is_finite(const Tensor& tensor);  // of floats, any strides
 
 // Each gives the name of the first tensor that is not finite, or an empty string; together they follow a step from its
 // inputs on. The third computes the next loss, and looks at its inputs, at each operation and at the gradients, which

@@ -107,8 +107,9 @@ class DiffusionTask final : public Task {
       return file;
     };
     return trained_.save(config_.save_dtype, write_lora, [&](const Weights& weights) {
-      write_model_folder(checkpoint_, stem, model_->denoiser(),
-                         [&](const fs::path& folder) { weights.save(folder / kWeightFile, config_.save_dtype); });
+      write_model_folder(checkpoint_, stem, {model_->denoiser()}, [&](const std::string&, const fs::path& folder) {
+        weights.save(folder / kWeightFile, config_.save_dtype);
+      });
       return stem;
     });
   }
@@ -306,7 +307,7 @@ class VaeTask final : public Task {
 
   fs::path save(const fs::path& stem, int64_t) override {
     return trained_.save(config_.save_dtype, {}, [&](const Weights& weights) {
-      write_model_folder(model_, stem, "vae", [&](const fs::path& folder) {
+      write_model_folder(model_, stem, {"vae"}, [&](const std::string&, const fs::path& folder) {
         weights.save(folder / kWeightFile, config_.save_dtype);
         nlohmann::json vae = read_json(model_.component("vae").config_file());
         vae["scaling_factor"] = 1 / latent_deviation();

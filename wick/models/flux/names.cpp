@@ -86,7 +86,7 @@ std::optional<ModuleName> xlabs_name(const std::string& module) {
   return {};
 }
 
-const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};  // lora_te2_ is OneTrainer's
+const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl", /*in_diffusers=*/false, "lora_te2_"};
 
 }  // namespace
 

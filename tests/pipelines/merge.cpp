@@ -1,5 +1,5 @@
 // Merged models give the results of the model with its LoRAs.
-#include "wick/train/merge.h"
+#include "wick/pipelines/merge.h"
 
 #include <gtest/gtest.h>
 

@@ -14,9 +14,9 @@
 
 namespace wick {
 
-class AdapterFile {
+class AdapterSource {
  public:
-  static AdapterFile open(const LoraFile& file, bool trainable);
+  static AdapterSource open(const LoraFile& file, bool trainable);
 
   std::string name() const { return file_.path().string(); }
   const LoraFile& given() const { return given_; }
@@ -32,7 +32,7 @@ class AdapterFile {
   std::vector<AdapterModule> read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const;
   // The change of a norm's vector of so many numbers, times the strength, of a module that find() found; empty where
   // the file has none.
-  Tensor read_vector(const ModuleName& found, bool is_bias, int64_t count) const;
+  Tensor read_vector(const ModuleName& found, const std::string& path, bool is_bias, int64_t count) const;
   // For modules that the file does not change: throws Error if it replaces their matrix by another one.
   void check_base(const std::vector<ModuleName>& names, const LoraSite& site) const;
   // Throws Error if a module was not asked for that is not of the components whose names start with `elsewhere`.
@@ -58,7 +58,7 @@ class AdapterFile {
     mutable bool used = false;
   };
 
-  AdapterFile(SafetensorsFile file, LoraFile given, bool trainable, LoraSettings settings)
+  AdapterSource(SafetensorsFile file, LoraFile given, bool trainable, LoraSettings settings)
       : file_(std::move(file)), given_(std::move(given)), trainable_(trainable), settings_(std::move(settings)) {}
   std::string in_words() const;
   void index();

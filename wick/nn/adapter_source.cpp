@@ -1,4 +1,4 @@
-#include "wick/nn/adapter_file.h"
+#include "wick/nn/adapter_source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -57,21 +57,32 @@ LowRank part_of(const AdapterModule& module, const LoraSite& site, bool largest,
 
 }  // namespace
 
-AdapterFile AdapterFile::open(const LoraFile& lora, bool trainable) {
-  check(std::isfinite(lora.strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
-        lora.strength);
+float LoraFile::strength_of(const std::string& path_in_model) const {
+  const auto part = parts.find(path_in_model.substr(0, path_in_model.find('.')));
+  return part == parts.end() ? strength : part->second;
+}
+
+AdapterSource AdapterSource::open(const LoraFile& lora, bool trainable) {
+  const auto check_finite = [&](float strength) {
+    check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
+          strength);
+  };
+  check_finite(lora.strength);
+  for (const auto& [part, strength] : lora.parts) check_finite(strength);
   const std::filesystem::path weights = lora_weights(lora.path);
   LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
-  AdapterFile opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
+  AdapterSource opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
   if (!opened.settings_.config) opened.settings_.read_header(opened.file_);
   opened.index();
   return opened;
 }
 
 // With the model that it seems to be for, where shapes may be those of another one.
-std::string AdapterFile::in_words() const { return model_ ? fmt::format("{}: a LoRA for {}", name(), model_) : name(); }
+std::string AdapterSource::in_words() const {
+  return model_ ? fmt::format("{}: a LoRA for {}", name(), model_) : name();
+}
 
-void AdapterFile::index() {
+void AdapterSource::index() {
   check(!file_.tensors().empty(), "{}: holds no tensors", name());
   for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
   const auto has = [this](const std::string& key) { return file_.has(key); };
@@ -88,14 +99,14 @@ void AdapterFile::index() {
   for (const auto& [base, entry] : differences_) check_factors(base, entry);
 }
 
-std::set<std::string> AdapterFile::module_names() const {
+std::set<std::string> AdapterSource::module_names() const {
   std::set<std::string> names;
   for (const Entries* entries : {&entries_, &differences_})
     for (const auto& [base, entry] : *entries) names.insert(base);
   return names;
 }
 
-void AdapterFile::check_setting(const std::string& base, const Entry& entry) const {
+void AdapterSource::check_setting(const std::string& base, const Entry& entry) const {
   // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
   check(settings_.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
         "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
@@ -106,7 +117,7 @@ void AdapterFile::check_setting(const std::string& base, const Entry& entry) con
         quote(first_key(entry)), entry.algorithm->name(), config ? config->source : "");
 }
 
-void AdapterFile::check_factors(const std::string& base, const Entry& entry) const {
+void AdapterSource::check_factors(const std::string& base, const Entry& entry) const {
   const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
   for (size_t i = 0; i < factors.size(); ++i) {
     const bool is_there = entry.algorithm && !entry.keys[i].empty();
@@ -119,7 +130,7 @@ void AdapterFile::check_factors(const std::string& base, const Entry& entry) con
         quote(entry.scalar));
 }
 
-void AdapterFile::add(const std::string& key) {
+void AdapterSource::add(const std::string& key) {
   if (is_bundled_embedding(key)) return add_embedding(key);
   if (const std::string_view module = module_of_base(key); !module.empty()) {
     bases_[std::string(module)].key = key;
@@ -147,7 +158,7 @@ void AdapterFile::add(const std::string& key) {
 }
 
 // bundle_emb.WORD.ENCODER, where a word may have dots. Of SD 1, and of an encoder's outputs ("clip_l_out"), are others.
-void AdapterFile::add_embedding(const std::string& key) {
+void AdapterSource::add_embedding(const std::string& key) {
   const size_t begin = key.find('.') + 1, dot = key.rfind('.');
   const std::string encoder = key.substr(dot + 1);
   if (dot > begin && (encoder == "clip_l" || encoder == "clip_g" || encoder == "t5"))
@@ -156,13 +167,13 @@ void AdapterFile::add_embedding(const std::string& key) {
     other_embeddings_.push_back(key);
 }
 
-std::vector<std::string> AdapterFile::words() const {
+std::vector<std::string> AdapterSource::words() const {
   std::vector<std::string> all;
   for (const auto& [word, keys] : words_) all.push_back(word);
   return all;
 }
 
-Tensor AdapterFile::word_vectors(const std::string& word, const std::string& encoder) const {
+Tensor AdapterSource::word_vectors(const std::string& word, const std::string& encoder) const {
   const auto found = words_.find(word);
   if (found == words_.end() || !found->second.contains(encoder)) return {};
   const std::string& key = found->second.at(encoder);
@@ -173,17 +184,17 @@ Tensor AdapterFile::word_vectors(const std::string& word, const std::string& enc
 }
 
 // Of a LoRA.
-bool AdapterFile::has_bias(const Entry& entry) {
+bool AdapterSource::has_bias(const Entry& entry) {
   const auto& factors = entry.algorithm->factors();
   const auto bias = std::ranges::find(factors, "bias", &AdapterAlgorithm::Factor::name);
   return bias != factors.end() && !entry.keys[size_t(bias - factors.begin())].empty();
 }
 
-std::string AdapterFile::first_key(const Entry& entry) {
+std::string AdapterSource::first_key(const Entry& entry) {
   return *std::ranges::find_if(entry.keys, [](const std::string& key) { return !key.empty(); });
 }
 
-std::vector<const ModuleName*> AdapterFile::find(const std::vector<ModuleName>& names) {
+std::vector<const ModuleName*> AdapterSource::find(const std::vector<ModuleName>& names) {
   std::vector<const ModuleName*> found;
   const auto key_of = [&](const std::string& module) { return first_key(entries_of(module).front()->second); };
   for (const ModuleName& candidate : names) {
@@ -200,14 +211,14 @@ std::vector<const ModuleName*> AdapterFile::find(const std::vector<ModuleName>& 
   return found;
 }
 
-std::vector<AdapterFile::Entries::const_iterator> AdapterFile::entries_of(const std::string& module) const {
+std::vector<AdapterSource::Entries::const_iterator> AdapterSource::entries_of(const std::string& module) const {
   std::vector<Entries::const_iterator> all;
   for (const Entries* entries : {&entries_, &differences_})
     if (const auto entry = entries->find(module); entry != entries->end()) all.push_back(entry);
   return all;
 }
 
-bool AdapterFile::stands_apart(const std::vector<ModuleName>& names) const {
+bool AdapterSource::stands_apart(const std::vector<ModuleName>& names) const {
   const auto is_apart = [](const Entries::const_iterator& entry) {
     return !entry->second.algorithm->stacks() || !entry->second.magnitude.empty();
   };
@@ -215,15 +226,15 @@ bool AdapterFile::stands_apart(const std::vector<ModuleName>& names) const {
       names, [&](const ModuleName& candidate) { return std::ranges::any_of(entries_of(candidate.name), is_apart); });
 }
 
-std::vector<AdapterFactor> AdapterFile::read_factors(const Entry& entry) const {
+std::vector<AdapterFactor> AdapterSource::read_factors(const Entry& entry) const {
   std::vector<AdapterFactor> factors;
   for (const std::string& key : entry.keys)
     factors.push_back(key.empty() ? AdapterFactor() : AdapterFactor{key, read_finite(key)});
   return factors;
 }
 
-std::vector<AdapterModule> AdapterFile::read(const std::string& written_name, const ModuleName& found,
-                                             const LoraSite& site) const {
+std::vector<AdapterModule> AdapterSource::read(const std::string& written_name, const ModuleName& found,
+                                               const LoraSite& site) const {
   std::vector<AdapterModule> modules;
   for (const auto& entry : entries_of(found.name))
     modules.push_back(read_entry(written_name, found, site, entry->second));
@@ -231,7 +242,7 @@ std::vector<AdapterModule> AdapterFile::read(const std::string& written_name, co
 }
 
 // Which layers an algorithm may be on.
-void AdapterFile::check_layer(const Entry& entry, const LoraTarget& target) const {
+void AdapterSource::check_layer(const Entry& entry, const LoraTarget& target) const {
   const bool of_lookup = entry.algorithm == &embedding_algorithm(), of_norm = entry.algorithm == &norm_algorithm();
   check(of_lookup == target.is_lookup && !of_norm, "{}: {} is of a {}, and this model has {} there", in_words(),
         quote(first_key(entry)), entry.algorithm->name(),
@@ -242,8 +253,8 @@ void AdapterFile::check_layer(const Entry& entry, const LoraTarget& target) cons
         name(), quote(entry.magnitude));
 }
 
-AdapterModule AdapterFile::read_entry(const std::string& written_name, const ModuleName& found, const LoraSite& site,
-                                      const Entry& entry) const {
+AdapterModule AdapterSource::read_entry(const std::string& written_name, const ModuleName& found, const LoraSite& site,
+                                        const Entry& entry) const {
   const std::string& name_in_file = found.name;
   const ModuleRows& rows = found.rows;
   check_layer(entry, site.target);
@@ -259,7 +270,7 @@ AdapterModule AdapterFile::read_entry(const std::string& written_name, const Mod
   module.factors = read_factors(entry);
   module.algorithm->from_file(module, in_words());
   read_scale(module, name_in_file, entry);
-  module.strength = given_.strength;
+  module.strength = given_.strength_of(site.path);
   check(std::isfinite(module.total_scale()), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
         quote(name_in_file), module.alpha);
   if (!entry.magnitude.empty()) {
@@ -278,7 +289,7 @@ AdapterModule AdapterFile::read_entry(const std::string& written_name, const Mod
   return module;
 }
 
-void AdapterFile::read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const {
+void AdapterSource::read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const {
   const int64_t rank = module.algorithm->rank(module);
   const float scalar = entry.scalar.empty() ? 1 : number(entry.scalar);
   module.alpha = scalar * alpha_of(name_in_file, entry, rank);
@@ -292,7 +303,7 @@ void AdapterFile::read_scale(AdapterModule& module, const std::string& name_in_f
   first = first * (config->alpha_of(in_model, told) / float(told));
 }
 
-RotationSettings AdapterFile::rotation_of(const std::string& name_in_file, const Entry& entry) const {
+RotationSettings AdapterSource::rotation_of(const std::string& name_in_file, const Entry& entry) const {
   RotationSettings rotation;
   if (const PeftConfig* config = settings_.of(name_in_file, name()).first) return config->rotation;
   constexpr int64_t kOneTrainersTerms = 5;
@@ -305,7 +316,7 @@ RotationSettings AdapterFile::rotation_of(const std::string& name_in_file, const
   return rotation;
 }
 
-Tensor AdapterFile::read_vector(const ModuleName& found, bool is_bias, int64_t count) const {
+Tensor AdapterSource::read_vector(const ModuleName& found, const std::string& path, bool is_bias, int64_t count) const {
   Tensor sum;
   for (const auto& entry : entries_of(found.name)) {
     const auto& [algorithm, keys, alpha, scalar, magnitude, used, vectors] = entry->second;
@@ -318,25 +329,25 @@ Tensor AdapterFile::read_vector(const ModuleName& found, bool is_bias, int64_t c
     check(change.shape() == Shape{count}, "{}: {} should have shape {} for this model, found {}", in_words(),
           quote(key), Shape{count}, change.shape());
     vectors.insert(key);
-    const Tensor share = change * given_.strength;
+    const Tensor share = change * given_.strength_of(path);
     sum = sum ? sum + share : share;
   }
   return sum;
 }
 
-void AdapterFile::make_trainable(AdapterModule& module) const {
+void AdapterSource::make_trainable(AdapterModule& module) const {
   for (AdapterFactor& factor : module.factors)
     if (factor.value) factor.value = factor.value.trainable();
   if (Tensor& magnitude = module.magnitude.factor.value) magnitude = magnitude.trainable();
 }
 
-float AdapterFile::number(const std::string& key) const {
+float AdapterSource::number(const std::string& key) const {
   const Tensor value = file_.load_numbers(key);
   check(value.numel() == 1 && std::isfinite(value.item()), "{}: {} should be one finite number", name(), quote(key));
   return value.item();
 }
 
-float AdapterFile::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
+float AdapterSource::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
   const auto [config, module] = settings_.of(name_in_file, name());
   if (config && rank > 0) {
     const std::optional<double> told = config->rank_of(module);
@@ -352,8 +363,8 @@ float AdapterFile::alpha_of(const std::string& name_in_file, const Entry& entry,
 
 // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
 // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
-void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
-                                const LoraSite& site) const {
+void AdapterSource::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
+                                  const LoraSite& site) const {
   if (taken == TakenFromBase::nothing) return;
   const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
                                        quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
@@ -361,7 +372,8 @@ void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, cons
         what);
   check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
   check(!site.tied, "{}, which would change this model's embedding too", what);
-  check(given_.strength == 1, "{}: its strength is 1, and not {}", what, given_.strength);
+  const float strength = given_.strength_of(site.path);
+  check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
   check(!trainable_, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
         what);
   const int64_t rank = module.algorithm->rank(module);
@@ -375,7 +387,7 @@ void AdapterFile::take_part_out(AdapterModule& module, TakenFromBase taken, cons
 }
 
 // PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
-void AdapterFile::check_base(const std::vector<ModuleName>& names, const LoraSite& site) const {
+void AdapterSource::check_base(const std::vector<ModuleName>& names, const LoraSite& site) const {
   for (const ModuleName& candidate : names) {
     const auto found = bases_.find(candidate.name);
     if (found == bases_.end()) continue;
@@ -395,7 +407,7 @@ void AdapterFile::check_base(const std::vector<ModuleName>& names, const LoraSit
   }
 }
 
-void AdapterFile::check_complete(const std::vector<std::string>& elsewhere) const {
+void AdapterSource::check_complete(const std::vector<std::string>& elsewhere) const {
   std::vector<std::string> unknown;
   std::set<std::string> used, others;
   const std::set<std::string> all = module_names();
@@ -419,13 +431,13 @@ void AdapterFile::check_complete(const std::vector<std::string>& elsewhere) cons
 }
 
 // Whether a norm has all that the file changes of it.
-void AdapterFile::check_vectors(const Entry& entry) const {
+void AdapterSource::check_vectors(const Entry& entry) const {
   if (entry.vectors.empty() && entry.algorithm != &norm_algorithm()) return;
   for (const std::string& key : entry.keys)
     check(key.empty() || entry.vectors.contains(key), "{}: {} fits no vector of this model's norm", name(), quote(key));
 }
 
-std::vector<std::string> AdapterFile::notes() const {
+std::vector<std::string> AdapterSource::notes() const {
   std::vector<std::string> all;
   if (!other_embeddings_.empty())
     all.push_back(fmt::format("{}: {} of embeddings {} not applied, which replace no tokens: {}", name(),
@@ -445,7 +457,7 @@ std::vector<std::string> AdapterFile::notes() const {
   return all;
 }
 
-Tensor AdapterFile::read_finite(const std::string& key) const {
+Tensor AdapterSource::read_finite(const std::string& key) const {
   const Tensor values = file_.load_numbers(key);
   const float* data = values.data<float>();
   const float* end = data + values.numel();

@@ -1,4 +1,4 @@
-#include "wick/train/merge.h"
+#include "wick/pipelines/merge.h"
 
 #include <functional>
 #include <map>
@@ -11,10 +11,10 @@
 #include "wick/io/safetensors.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
+#include "wick/ops/finite.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
 #include "wick/pipelines/model_folder.h"
-#include "wick/train/finite.h"
 
 namespace wick {
 namespace {
@@ -63,7 +63,7 @@ class Changes {
     std::map<std::string, std::function<Tensor(const Tensor&)>> all;
     for (const auto& [name, adapter] : adapters_) {
       all[name] = [adapter = adapter](const Tensor& w) { return adapter->merged(w); };
-      if (const std::string bias = bias_of(name); names_.contains(bias))
+      if (const std::string bias = bias_of(name); names_.contains(bias) && adapter->changes_bias())
         all[bias] = [adapter = adapter](const Tensor& b) { return adapter->merged_bias(b); };
     }
     for (const auto& [name, change] : vectors_)
@@ -122,14 +122,7 @@ void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, 
   check_usage(!dtype || !is_block(*dtype),
               "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
               dtype ? name_of(*dtype) : "");
-  const bool is_new = !fs::exists(to) || (fs::is_directory(to) && fs::is_empty(to));
-  try {
-    write_merged(from, files, changes, to, dtype);
-  } catch (...) {
-    std::error_code ignored;
-    if (is_new) fs::remove_all(to, ignored);  // half a model
-    throw;
-  }
+  write_folder(to, [&] { write_merged(from, files, changes, to, dtype); });
 }
 
 Weights::Quantized merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to,
