@@ -16,14 +16,6 @@
 namespace wick {
 namespace {
 
-// Equal parts of a factor's rows in another order: row block i of the result is block order[i].
-Tensor reordered(const Tensor& rows, const std::vector<int>& order) {
-  const int64_t size = rows.dim(0) / int64_t(order.size());
-  std::vector<Tensor> parts;
-  for (const int part : order) parts.push_back(slice(rows, 0, part * size, (part + 1) * size));
-  return cat(parts, 0);
-}
-
 bool is_same(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() &&
          std::memcmp(contiguous(a).view().data, contiguous(b).view().data, size_t(bytes_of(a.dtype(), a.shape()))) == 0;
