@@ -1,4 +1,4 @@
-// `wick convert`: a language model to a GGUF file, or either kind of model with quantised matrices.
+// `wick convert`: a language model to a GGUF file, either kind of model with quantised matrices, or an adapter.
 #include "wick/pipelines/convert.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "convert_adapter.h"
 #include "flag_table.h"
 #include "flags.h"
 #include "model_path.h"
@@ -28,6 +29,7 @@ namespace {
 struct ConvertArguments {
   std::string model, output, dtype, max_shard_size;
   bool overwrite = false;
+  AdapterArguments adapter;
 };
 
 // Those that ComfyUI's and transformers' files have.
@@ -77,6 +79,17 @@ void convert_language_model(const ConvertArguments& a, const std::filesystem::pa
 }
 
 void run_convert(const ConvertArguments& a) {
+  if (a.adapter.is_asked()) {
+    check_usage(a.dtype.empty() && a.max_shard_size.empty(),
+                "{}: is for models; with --lora and --extract tensors keep their types",
+                a.dtype.empty() ? "--max-shard-size" : "--dtype");
+    return convert_adapter(a.adapter, a.model, a.output, a.overwrite);
+  }
+  check_usage(!a.model.empty(), "--model: expected a model to convert, or an adapter by --lora");
+  check_usage(a.adapter.to.empty() && a.adapter.rank == 0 && a.adapter.energy.empty() && a.adapter.base.empty() &&
+                  a.adapter.targets.empty(),
+              "--to, --rank, --energy, --base and --targets: are for adapters; name one with --lora, or a model with "
+              "--extract");
   const std::filesystem::path model = cli::resolve_model(a.model);
   const bool is_text = kind_of(model) == ModelKind::text;
   check_usage(a.max_shard_size.empty() || (is_text && dtype_of_rows(a.dtype)),
@@ -88,10 +101,13 @@ void run_convert(const ConvertArguments& a) {
 
 void add_convert_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("convert", "Write a language model as a GGUF file, or quantise a model of either kind");
+      app.add_subcommand("convert", "Write a model as a GGUF file or quantised, or an adapter for another program");
   const auto a = std::make_shared<ConvertArguments>();
   cli::begin_group(*command, "Model");
-  cli::add_model(*command, a->model, "Model of either kind: folder, file or name");
+  cli::add_model(*command, a->model,
+                 "Model of either kind: folder, file or name; of an adapter, where its names do not tell it")
+      ->required(false);
+  add_adapter_flags(*command, a->adapter);
   cli::begin_group(*command, "Output");
   command
       ->add_option("--output", a->output,
@@ -121,12 +137,21 @@ void add_convert_command(CLI::App& app) {
       "folder "
       "the denoiser's part is written.\n"
       "\n"
+      "With --lora an adapter is written for another program, --to, or as the nearest one of a lower rank, and with "
+      "--extract a LoRA is taken out of two models. The model of an adapter is told by names and shapes, or by "
+      "--model. "
+      "Factors keep their bits; fused and split modules become each other exactly.\n"
+      "\n"
       "Examples:\n"
       "  wick convert --model path/to/model --output model.gguf\n"
       "  wick convert --model path/to/model --output model-q8_0.gguf --dtype q8_0\n"
       "  wick convert --model path/to/model --output model-nf4 --dtype nf4\n"
       "  wick convert --model flux1-dev.safetensors --dtype fp8 \\\n"
-      "    --output flux1-dev-fp8.safetensors");
+      "    --output flux1-dev-fp8.safetensors\n"
+      "  wick convert --lora lora.safetensors --to diffusers --output pytorch_lora_weights.safetensors\n"
+      "  wick convert --lora out/lora --to gguf --model path/to/model --output lora.gguf\n"
+      "  wick convert --lora lora.safetensors --energy 0.95 --output small.safetensors\n"
+      "  wick convert --extract path/to/tuned --base path/to/model --rank 32 --output lora.safetensors");
   command->callback([a] { run_convert(*a); });
 }
 

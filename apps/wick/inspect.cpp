@@ -2,25 +2,22 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
-#include <tuple>
 #include <utility>
 
 #include "commands.h"
 #include "file_family.h"
 #include "flag_table.h"
 #include "flags.h"
+#include "inspect_adapter.h"
 #include "validators.h"
 #include "wick/core/memory.h"
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/image.h"
-#include "wick/io/numbers.h"
 #include "wick/io/quote.h"
-#include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/adapter.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/recognise.h"
-#include "wick/pipelines/diffusion.h"
 #include "wick/text/clip_tokenizer.h"
 #include "wick/text/t5_tokenizer.h"
 
@@ -51,56 +48,6 @@ std::string contents(const TensorFile& file) {
     separator = ", ";
   }
   return text;
-}
-
-// The component of a family that a module is of, and how much of its name says so.
-std::pair<std::string, size_t> component_in(const DiffusionFamily& family, std::string_view module) {
-  std::pair<std::string, size_t> found;
-  for (const Component& component : family.components)
-    for (const std::string& prefix : component.lora_prefixes)
-      if (module.starts_with(prefix) && prefix.size() > found.second) found = {component.name, prefix.size()};
-  return found;
-}
-
-std::string component_of(const DiffusionFamily& family, std::string_view module) {
-  if (const std::string name = component_in(family, module).first; !name.empty()) return name;
-  if (module.starts_with("lora_te")) return "text_encoder";  // of other families
-  if (module.starts_with("transformer.")) return "transformer";
-  return "model";
-}
-
-struct Module {
-  int64_t rank = 0;
-  std::optional<float> alpha;
-};
-
-std::map<std::string, Module> modules_of(const SafetensorsFile& file) {
-  std::map<std::string, Module> modules;
-  for (const auto& [key, info] : file.tensors()) {
-    const auto parsed = parse_adapter_key(key);
-    if (!parsed) continue;
-    Module& module = modules[std::string(parsed->module)];
-    if (parsed->name == "down" && info.shape.rank() > 0) module.rank = info.shape[0];
-    if (parsed->name == "alpha" && to_f32(info.dtype_name) && info.shape.numel() == 1)
-      module.alpha = file.load_numbers(key).item();
-  }
-  return modules;
-}
-
-void print_lora(const SafetensorsFile& file) {
-  std::map<std::tuple<std::string, int64_t, std::optional<float>>, int64_t> groups;
-  const std::map<std::string, Module> modules = modules_of(file);
-  const DiffusionFamily& family = *std::ranges::max_element(diffusion_families(), {}, [&](const DiffusionFamily& f) {
-    size_t score = 0;
-    for (const auto& [name, module] : modules) score += component_in(f, name).second;
-    return score;
-  });
-  for (const auto& [name, module] : modules) ++groups[{component_of(family, name), module.rank, module.alpha}];
-  fmt::print("\n{:<16} {:>8} {:>6} {:>8}\n", "component", "modules", "rank", "alpha");
-  for (const auto& [key, count] : groups) {
-    const auto& [component, rank, alpha] = key;
-    fmt::print("{:<16} {:>8} {:>6} {:>8}\n", component, count, rank, alpha ? fmt::format("{:g}", *alpha) : "none");
-  }
 }
 
 void print_metadata(const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -151,7 +98,7 @@ void inspect_file(const fs::path& path, bool tensors) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   const FileFamily family = family_of(file);
   fmt::print("{}\n{}\n{}\n", printable(path.string()), family.name, contents(file));
-  if (family.lora) print_lora(file);
+  if (family.lora) print_adapter(path);
   print_metadata({file.metadata().begin(), file.metadata().end()});
   if (tensors) print_tensors(file);
 }
@@ -191,6 +138,8 @@ void inspect_path(const std::string& part, const fs::path& path, bool tensors) {
     print_tokenizer("CLIP", ClipTokenizer::load(path).size());
   else if (part == "t5_tokenizer")
     print_tokenizer("T5", T5Tokenizer::load(path).vocabulary());
+  else if (fs::is_directory(path) && fs::exists(lora_weights(path)))
+    inspect_file(lora_weights(path), tensors);
   else
     fs::is_directory(path) ? inspect_folder(path, tensors) : inspect_file(path, tensors);
 }

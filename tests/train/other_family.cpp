@@ -51,6 +51,7 @@ class Other final : public Diffusion {
   const Process& process() const override { return flow; }
   DrawingDefaults drawing_defaults() const override { return {5, 1, 3.5f}; }
   LoraFormat lora() const override { return {}; }
+  TensorSource source(const std::string&) const override { return memory_source({}); }
   std::string denoiser() const override { return "transformer"; }
   std::string denoiser_in_words() const override { return "transformer"; }
   TextLength length(const std::string& text) const override { return {int64_t(text.size()), 4}; }

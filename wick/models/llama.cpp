@@ -203,7 +203,7 @@ ModuleNames llama_module_names() {
   static const std::string kPeft = "base_model.model.", kInner = "model.";
   return [](const std::string& path) -> std::vector<ModuleName> {
     const std::string name = path.substr(path.find('.') + 1);  // the name in LlamaForCausalLM
-    std::vector<ModuleName> names = {kPeft + name};
+    std::vector<ModuleName> names = {{kPeft + name, Spelling::peft}};
     if (name.starts_with(kInner)) names.emplace_back(kPeft + name.substr(kInner.size()));  // and LlamaModel
     return names;
   };

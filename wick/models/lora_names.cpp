@@ -17,17 +17,29 @@ std::string old_projection(std::string_view name) {
   return std::string(name);
 }
 
-void add(std::vector<ModuleName>& names, std::string_view module, const TextEncoderNames& encoder) {
-  for (const std::string& prefix : encoder.flattened) names.emplace_back(prefix + underscored(module));
-  for (const std::string& prefix : {encoder.component + ".", "text_encoders." + encoder.comfy + ".transformer."})
-    names.emplace_back(prefix + std::string(module));
+// Only names with transformers' outer one are written.
+void add(std::vector<ModuleName>& names, std::string_view module, const TextEncoderNames& encoder, bool is_written) {
+  const auto put = [&](const std::string& name, Spelling spelling) {
+    names.emplace_back(name, is_written ? spelling : Spelling::other);
+  };
+  for (const std::string& prefix : encoder.flattened) {
+    const Spelling later = prefix == encoder.onetrainer ? Spelling::onetrainer : Spelling::other;
+    put(prefix + underscored(module), prefix == encoder.flattened.front() ? Spelling::kohya : later);
+  }
+  put(encoder.component + "." + std::string(module), encoder.in_diffusers ? Spelling::diffusers : Spelling::other);
+  put("text_encoders." + encoder.comfy + ".transformer." + std::string(module), Spelling::comfy);
 }
 
 // Prefixes of native names and of diffusers', whole and flattened: kohya's and ComfyUI's; those of diffusers, of
 // save_lora_adapter() and DiffSynth, which have none, of PEFT, OneTrainer and SimpleTuner.
-constexpr const char *kNative[] = {"diffusion_model.", "", "base_model.model."}, *kNativeFlat[] = {"lora_unet_"};
-constexpr const char *kDiffusers[] = {"transformer.", "", "base_model.model."},
-                     *kDiffusersFlat[] = {"lora_transformer_", "lycoris_"};
+struct Prefix {
+  const char* text;
+  Spelling spelling = Spelling::other;
+};
+constexpr Prefix kNative[] = {{"diffusion_model.", Spelling::comfy}, {""}, {"base_model.model."}},
+                 kNativeFlat[] = {{"lora_unet_", Spelling::kohya}};
+constexpr Prefix kDiffusers[] = {{"transformer.", Spelling::diffusers}, {""}, {"base_model.model.", Spelling::peft}},
+                 kDiffusersFlat[] = {{"lora_transformer_", Spelling::onetrainer}, {"lycoris_"}};
 
 // The rows of the module that diffusers' module `part` has. A module of which diffusers has the halves in another order
 // is that of all parts.
@@ -71,7 +83,7 @@ std::vector<ModuleName> clip_lora_names(std::string_view module, const TextEncod
   if (module.starts_with(kOuter)) spellings.push_back(module.substr(kOuter.size()));
   std::vector<ModuleName> names;
   for (const std::string_view spelling : spellings) {
-    add(names, spelling, encoder);
+    add(names, spelling, encoder, spelling.starts_with(kOuter) || spellings.size() == 1);
     if (const std::string old = old_projection(spelling); old != spelling)
       names.emplace_back(encoder.component + "." + old);
   }
@@ -80,7 +92,7 @@ std::vector<ModuleName> clip_lora_names(std::string_view module, const TextEncod
 
 std::vector<ModuleName> t5_lora_names(std::string_view module, const TextEncoderNames& encoder) {
   std::vector<ModuleName> names;
-  add(names, module, encoder);
+  add(names, module, encoder, /*is_written=*/true);
   return names;
 }
 
@@ -91,13 +103,14 @@ std::vector<ModuleName> TransformerNames::operator()(const std::string& module) 
   const std::vector<Rows> stored = assembly_(module);
   if (stored.empty()) return {};
   std::vector<ModuleName> names;
-  for (const char* prefix : kNativeFlat) names.emplace_back(prefix + underscored(module));
-  for (const char* prefix : kNative) names.emplace_back(prefix + module);
+  for (const auto& [prefix, spelling] : kNativeFlat) names.emplace_back(prefix + underscored(module), spelling);
+  for (const auto& [prefix, spelling] : kNative) names.emplace_back(prefix + module, spelling);
   for (size_t i = 0; i < (stored.front().of > 1 ? 1 : stored.size()); ++i) {
     const ModuleRows rows = rows_of(stored, i, width_);
     const std::string& part = stored[i].whole;
-    for (const char* prefix : kDiffusers) names.emplace_back(prefix + part, rows);
-    for (const char* prefix : kDiffusersFlat) names.emplace_back(prefix + underscored(part), rows);
+    for (const auto& [prefix, spelling] : kDiffusers) names.emplace_back(prefix + part, rows, spelling);
+    for (const auto& [prefix, spelling] : kDiffusersFlat)
+      names.emplace_back(prefix + underscored(part), rows, spelling);
   }
   return names;
 }
@@ -106,11 +119,11 @@ std::vector<std::string> TransformerNames::prefixes() const {
   const auto outermost = [](const std::string& name) { return name.substr(0, name.find('.')); };
   std::set<std::string> all;
   for (const LayoutRow& row : rows_) {
-    for (const char* prefix : kNative) all.insert(prefix + outermost(row.name));
-    for (const char* prefix : kNativeFlat) all.insert(prefix + outermost(row.name));
+    for (const auto& [prefix, spelling] : kNative) all.insert(prefix + outermost(row.name));
+    for (const auto& [prefix, spelling] : kNativeFlat) all.insert(prefix + outermost(row.name));
     for (const Rows& part : row.parts) {
-      for (const char* prefix : kDiffusers) all.insert(prefix + outermost(part.whole));
-      for (const char* prefix : kDiffusersFlat) all.insert(prefix + outermost(part.whole));
+      for (const auto& [prefix, spelling] : kDiffusers) all.insert(prefix + outermost(part.whole));
+      for (const auto& [prefix, spelling] : kDiffusersFlat) all.insert(prefix + outermost(part.whole));
     }
   }
   return {all.begin(), all.end()};

@@ -20,6 +20,8 @@ struct TextEncoderNames {
   std::string component;               // in Wick, and before diffusers' names: "text_encoder_2"
   std::vector<std::string> flattened;  // prefixes of underscored names, kohya's first: "lora_te2_"
   std::string comfy;                   // ComfyUI's short name: "clip_g"
+  bool in_diffusers = true;            // whose pipelines load LoRAs of it: of no T5
+  std::string onetrainer = {};         // its prefix where that is not kohya's
 };
 inline const TextEncoderNames kClipLNames{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
     kClipGNames{"text_encoder_2", {"lora_te2_"}, "clip_g"};

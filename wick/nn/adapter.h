@@ -44,13 +44,20 @@ struct ModuleRows {
   bool overlap(const ModuleRows& other) const;
 };
 
+// The program whose files are written with a name. Others are read alone. OneTrainer's are those of its "mixture"
+// layout; where it has none of its own, kohya's are.
+enum class Spelling { other, kohya, comfy, diffusers, peft, onetrainer };
+
 // A base name in LoRA files, and what it stands for: a whole module, or for "…attn.to_k" one third of a fused one.
 struct ModuleName {
   std::string name;
   ModuleRows rows;
+  Spelling spelling = Spelling::other;
 
-  ModuleName(std::string whole) : name(std::move(whole)) {}  // NOLINT: most names stand for whole modules
-  ModuleName(std::string part, ModuleRows of) : name(std::move(part)), rows(std::move(of)) {}
+  ModuleName(std::string whole, Spelling of = Spelling::other)  // NOLINT: most names stand for whole modules
+      : name(std::move(whole)), spelling(of) {}
+  ModuleName(std::string part, ModuleRows some, Spelling of = Spelling::other)
+      : name(std::move(part)), rows(std::move(some)), spelling(of) {}
 };
 
 // From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first,

@@ -198,13 +198,14 @@ struct Common {
   T value = 0;
   nlohmann::json others = nlohmann::json::object();
 
-  explicit Common(const std::map<std::string, T>& of_modules) {
+  // `anchor` begins their patterns: names of language models need none.
+  explicit Common(const std::map<std::string, T>& of_modules, const std::string& anchor) {
     std::map<T, int64_t> counts;
     for (const auto& [module, number] : of_modules) ++counts[number];
     for (const auto& [number, count] : counts)
       if (count > counts[value]) value = number;
     for (const auto& [module, number] : of_modules)
-      if (number != value) others[module] = number;
+      if (number != value) others[anchor + module] = number;
   }
 };
 
@@ -228,10 +229,11 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
   }
   std::vector<std::string> modules;
   for (const auto& [module, rank] : ranks) modules.push_back(module);
-  const Common rank(ranks);
-  const Common alpha(alphas);
+  const std::string anchor = adapter.is_language ? "" : "^";  // "proj_out" is also the end of other modules' names
+  const Common rank(ranks, anchor);
+  const Common alpha(alphas, anchor);
   const nlohmann::json config = {{"peft_type", "LORA"},
-                                 {"task_type", "CAUSAL_LM"},
+                                 {"task_type", adapter.is_language ? nlohmann::json("CAUSAL_LM") : nlohmann::json()},
                                  {"base_model_name_or_path", adapter.base_model},
                                  {"inference_mode", true},
                                  {"r", rank.value},
@@ -245,7 +247,9 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
                                  {"use_rslora", false},
                                  {"use_dora", false}};
   begin_folder(folder, kPeftLast);
-  save_safetensors(folder / "adapter_model.safetensors", renamed, {{"format", "pt"}});
+  std::map<std::string, std::string> metadata = adapter.metadata;
+  metadata["format"] = "pt";
+  save_safetensors(folder / "adapter_model.safetensors", renamed, metadata);
   write_file_atomically(folder / kPeftLast, config.dump(2) + "\n");
 }
 

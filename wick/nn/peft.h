@@ -62,6 +62,8 @@ struct PeftExport {
   std::string base_model;  // where it was trained from: a note
   double dropout = 0;
   int64_t layers = 0;  // of the model: a kind of module that all layers have is named once
+  bool is_language = true;
+  std::map<std::string, std::string> metadata = {};  // of the tensors' file, beside its format
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
 // begin with "base_model.model.". The commonest rank and alpha become r and lora_alpha, others rank_pattern and

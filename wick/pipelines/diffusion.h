@@ -114,6 +114,8 @@ class Diffusion {
   virtual LoraFormat lora() const = 0;
   virtual std::string denoiser() const = 0;                        // its component: "unet"
   virtual std::string denoiser_in_words() const = 0;               // "UNet"
+  // A component's tensors under the names that its model asks for, whichever names its files have.
+  virtual TensorSource source(const std::string& component) const = 0;
   virtual std::vector<std::string> remarks() const { return {}; }  // sentences on the model's files, for users
   virtual std::string training_remark() const { return {}; }       // a sentence, where training this model is unwise
   virtual TextLength length(const std::string& text) const = 0;

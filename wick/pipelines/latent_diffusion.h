@@ -27,6 +27,7 @@ std::set<std::string> matrices_in_blocks(const Checkpoint& component, TensorSour
 class LatentDiffusion : public Diffusion {
  public:
   std::string denoiser() const override { return denoiser_; }
+  TensorSource source(const std::string& component) const override { return model_.component(component).source(); }
   void load(const DiffusionOptions& options, const DiffusionParts& parts) final;
   void drop_encoders() final;
   const Weights& denoiser_weights() const override { return *denoiser_weights_; }
@@ -46,8 +47,6 @@ class LatentDiffusion : public Diffusion {
   // Is it a matrix of the blocks that repeat? Embedders, modulations and last layers are none of those: they are small,
   // or not resident, and what they lose the whole picture loses.
   virtual bool is_in_blocks(const std::string& tensor) const = 0;
-  // A component's tensors under the names that its model asks for.
-  virtual TensorSource source(const std::string& component) const { return model_.component(component).source(); }
 
   // Throws Error where what a component makes, "T5's states", is not as wide as the denoiser wants.
   void check_width(const std::string& component, const char* what, int64_t here, int64_t wanted) const;

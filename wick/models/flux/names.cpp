@@ -58,7 +58,7 @@ const TransformerNames& transformer_names() {
   return names;
 }
 
-const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};  // lora_te2_ is OneTrainer's
+const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl", /*in_diffusers=*/false, "lora_te2_"};
 
 }  // namespace
 

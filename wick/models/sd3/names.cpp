@@ -49,7 +49,7 @@ TransformerNames transformer_names(int blocks) {
   return {diffusers_rows(blocks), [](std::string_view) { return 1; }};
 }
 
-const TextEncoderNames kT5{"text_encoder_3", {"lora_te3_"}, "t5xxl"};
+const TextEncoderNames kT5{"text_encoder_3", {"lora_te3_"}, "t5xxl", /*in_diffusers=*/false};
 
 }  // namespace
 

@@ -125,10 +125,16 @@ std::string processor_name(std::string_view name) {
 std::vector<ModuleName> unet_names(std::string_view name, const UNetConfig& config) {
   const std::string original = original_name(name, {config.layers_per_block, config.up_has_attention});
   if (original.empty()) return {};
-  std::vector<ModuleName> names = {"lora_unet_" + underscored(original), "lora_unet_" + underscored(name),
-                                   "lycoris_" + underscored(name), "diffusion_model." + original};
-  for (const char* prefix : {"unet.", "", "base_model.model."})
-    for (const std::string& spelling : {std::string(name), processor_name(name)}) names.emplace_back(prefix + spelling);
+  std::vector<ModuleName> names = {{"lora_unet_" + underscored(original), Spelling::kohya},
+                                   {"lora_unet_" + underscored(name), Spelling::onetrainer},
+                                   {"lycoris_" + underscored(name)},
+                                   {"diffusion_model." + original, Spelling::comfy}};
+  const std::string today(name);
+  for (const auto& [prefix, spelling] :
+       {std::pair{"unet.", Spelling::diffusers}, {"", Spelling::other}, {"base_model.model.", Spelling::peft}}) {
+    names.emplace_back(prefix + today, spelling);
+    names.emplace_back(prefix + processor_name(name));
+  }
   return names;
 }
 

@@ -1,0 +1,351 @@
+#include "wick/pipelines/adapter_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "wick/io/safetensors.h"
+#include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/low_rank.h"
+#include "wick/nn/peft.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/matmul.h"
+#include "wick/ops/shape.h"
+#include "wick/pipelines/adapter_modules.h"
+
+namespace wick {
+namespace {
+
+// Suffixes of tensors and the kinds that they tell; a kind further down wins over one above it in the same module.
+struct Mark {
+  std::string_view suffix, kind;
+};
+constexpr Mark kMarks[] = {{".alpha", ""},
+                           {".lora_down.weight", "LoRA"},
+                           {".lora_up.weight", "LoRA"},
+                           {".diff", "full difference"},
+                           {".diff_b", "full difference"},
+                           {".w_norm", "norm difference"},
+                           {".b_norm", "norm difference"},
+                           {".set_weight", "full weight"},
+                           {".reshape_weight", "reshaping LoRA"},
+                           {".bias", "LoRA with biases"},
+                           {".lora_B.bias", "LoRA with biases"},
+                           {".lora_up.bias", "LoRA with biases"},
+                           {".lora_mid.weight", "LoRA, Tucker"},
+                           {".scalar", ""},
+                           {".hada_w1_a", "LoHa"},
+                           {".hada_w1_b", "LoHa"},
+                           {".hada_w2_a", "LoHa"},
+                           {".hada_w2_b", "LoHa"},
+                           {".hada_t1", "LoHa, Tucker"},
+                           {".hada_t2", "LoHa, Tucker"},
+                           {".lokr_w1", "LoKr"},
+                           {".lokr_w1_a", "LoKr"},
+                           {".lokr_w1_b", "LoKr"},
+                           {".lokr_w2", "LoKr"},
+                           {".lokr_w2_a", "LoKr"},
+                           {".lokr_w2_b", "LoKr"},
+                           {".lokr_t2", "LoKr, Tucker"},
+                           {".oft_blocks", "OFT"},
+                           {".oft_diag", "OFT"},
+                           {".oft_R.weight", "OFT"},
+                           {".rescale", ""},
+                           {".boft_R", "BOFT"},
+                           {".a1.weight", "GLoRA"},
+                           {".a2.weight", "GLoRA"},
+                           {".b1.weight", "GLoRA"},
+                           {".b2.weight", "GLoRA"},
+                           {".weight", "IA3"},
+                           {".on_input", "IA3"},
+                           {".ia3_l", "IA3"},
+                           {".dora_scale", "DoRA"},
+                           {".lora_magnitude_vector", "DoRA"},
+                           {".lora_magnitude_vector.weight", "DoRA"},
+                           {".lora_magnitude_vector.default.weight", "DoRA"}};
+
+struct Parsed {
+  std::string base;
+  const Mark* mark = nullptr;
+};
+
+Parsed parse(const std::string& key) {
+  Parsed best;
+  if (const auto known = parse_adapter_key(key); known && known->algorithm == &lora_algorithm()) {
+    best = {std::string(known->module), &kMarks[known->name == "down" ? 1 : 2]};
+    return best;
+  }
+  for (const Mark& mark : kMarks)
+    if (key.ends_with(mark.suffix) && (!best.mark || mark.suffix.size() > best.mark->suffix.size()))
+      best = {key.substr(0, key.size() - mark.suffix.size()), &mark};
+  return best;
+}
+
+struct Module {
+  std::map<std::string_view, std::string> keys = {};  // by suffix
+  std::string_view kind = "";
+
+  bool has(std::string_view suffix) const { return keys.contains(suffix); }
+};
+
+class Report {
+ public:
+  explicit Report(const std::filesystem::path& path)
+      : settings_(LoraSettings::beside(lora_weights(path))), file_(SafetensorsFile::open(lora_weights(path))) {
+    if (!settings_.config) settings_.read_header(file_);
+    for (const auto& [key, info] : file_.tensors()) {
+      if (is_bundled_embedding(key)) {
+        report_.embeddings.push_back(key);
+        continue;
+      }
+      const Parsed parsed = parse(key);
+      if (!parsed.mark) continue;
+      Module& module = modules_[parsed.base];
+      module.keys[parsed.mark->suffix] = key;
+    }
+    for (auto& [base, module] : modules_)
+      for (const Mark& mark : kMarks)
+        if (module.has(mark.suffix) && !mark.kind.empty()) module.kind = mark.kind;
+    std::erase_if(modules_, [](const auto& entry) { return entry.second.kind.empty(); });
+  }
+
+  AdapterReport make() {
+    AdapterFile names{.name = file_.path().string(), .format = AdapterFormat::kohya};
+    for (const auto& [base, module] : modules_) names.others[base + ".alpha"] = {};
+    if (std::ranges::any_of(modules_, [](const auto& m) { return m.first.starts_with(kPeftPrefix); }))
+      for (const auto& [base, module] : modules_) names.loras[base] = {zeros({1, 1}), zeros({1, 1}), 1};
+    known_ = AdapterModules::likeliest(names);
+    family_ = likeliest_family(names);
+    report_.modules = int64_t(modules_.size());
+    for (const auto& [base, module] : modules_) add(base, module);
+    for (const auto& [group, count] : groups_) {
+      const auto& [component, kind, rank, alpha] = group;
+      report_.groups.push_back({component, kind, rank, alpha, count});
+    }
+    for (const auto& [block, sum] : blocks_) report_.blocks.push_back({block.second, std::sqrt(sum)});
+    find_duplicates();
+    add_programs();
+    return std::move(report_);
+  }
+
+ private:
+  Tensor load(const std::string& key) const { return file_.load_numbers(key); }
+  Tensor matrix(const Module& module, std::string_view suffix) const {
+    const Tensor x = load(module.keys.at(suffix));
+    return x.rank() <= 2 ? x : reshape(x, {x.dim(0), -1});
+  }
+
+  std::string path_of(const std::string& base) const {
+    const AdapterModules::Found found = known_ ? known_->find(base) : AdapterModules::Found{};
+    return found.module ? found.module->path : base;
+  }
+
+  std::string component_of(const std::string& base) const {
+    const std::string path = path_of(base);
+    if (path != base) return path.substr(0, path.find('.'));
+    if (family_)
+      if (const std::string component = wick::component_of(*family_, base); !component.empty()) return component;
+    return base.starts_with("lora_te") ? "text_encoder" : "model";
+  }
+
+  std::optional<int64_t> rank_of(const Module& module) const {
+    const auto extent = [&](std::string_view suffix) -> std::optional<int64_t> {
+      if (!module.has(suffix)) return {};
+      const Shape& shape = file_.tensors().at(module.keys.at(suffix)).shape;
+      return shape.rank() > 0 ? std::optional(shape[0]) : std::nullopt;
+    };
+    for (const char* suffix : {".lora_down.weight", ".hada_w1_b", ".lokr_w2_b", ".lokr_w1_b", ".a1.weight"})
+      if (const auto rank = extent(suffix)) return rank;
+    return {};
+  }
+
+  std::optional<double> alpha_of(const std::string& base, const Module& module) const {
+    if (module.has(".alpha")) {
+      const Tensor alpha = load(module.keys.at(".alpha"));
+      return alpha.numel() == 1 ? std::optional(double(alpha.item())) : std::nullopt;
+    }
+    const auto [config, name] = settings_.of(base, file_.path().string());
+    if (!config) return {};
+    return double(config->alpha_of(name, rank_of(module).value_or(1)));
+  }
+
+  // Frobenius, of the change; none where that depends on the base.
+  std::optional<double> norm_of(const std::string& base, const Module& m) const {
+    const double rank = double(rank_of(m).value_or(1)),
+                 scalar = m.has(".scalar") ? load(m.keys.at(".scalar")).item() : 1;
+    const double scale = std::abs(alpha_of(base, m).value_or(rank) / rank * scalar);
+    if (m.has(".lora_down.weight") && m.has(".lora_up.weight") && !m.has(".lora_mid.weight"))
+      return scale * norm_of_product(matrix(m, ".lora_up.weight"), matrix(m, ".lora_down.weight"));
+    if (m.kind == "LoHa" && m.keys.size() >= 4 && m.has(".hada_w2_b")) return scale * norm_of_loha(m);
+    if (m.kind == "LoKr") return norm_of_lokr(m, scale);
+    if (m.kind == "full difference" || m.kind == "norm difference") {
+      double sum = 0;
+      for (const auto& [suffix, key] : m.keys)
+        for (const float v : load(key).to_vector()) sum += double(v) * double(v);
+      return std::sqrt(sum);
+    }
+    return {};
+  }
+
+  // (a1 b1) * (a2 b2) is a product again: of rows of a1 and a2 multiplied with each other, and columns of b1 and b2.
+  double norm_of_loha(const Module& m) const {
+    const Tensor a1 = matrix(m, ".hada_w1_a"), a2 = matrix(m, ".hada_w2_a"), b1 = matrix(m, ".hada_w1_b"),
+                 b2 = matrix(m, ".hada_w2_b");
+    const auto all_pairs = [](const Tensor& x, const Tensor& y) {  // [n, r], [n, s] -> [n, r * s]
+      return reshape(mul(reshape(x, {x.dim(0), x.dim(1), 1}), reshape(y, {y.dim(0), 1, y.dim(1)})), {x.dim(0), -1});
+    };
+    const auto turned = [](const Tensor& x) { return contiguous(transpose(x, 0, 1)); };
+    return norm_of_product(all_pairs(a1, a2), turned(all_pairs(turned(b1), turned(b2))));
+  }
+
+  // The norm of a Kronecker product is that of its factors. Its alpha counts where one of them is a product itself.
+  std::optional<double> norm_of_lokr(const Module& m, double scale) const {
+    if (m.has(".lokr_t2")) return {};
+    const auto factor = [&](const std::string& name) -> std::optional<double> {
+      if (m.has(name)) {
+        double sum = 0;
+        for (const float v : load(m.keys.at(name)).to_vector()) sum += double(v) * double(v);
+        return std::sqrt(sum);
+      }
+      if (!m.has(name + "_a") || !m.has(name + "_b")) return {};
+      return norm_of_product(matrix(m, name + "_a"), matrix(m, name + "_b"));
+    };
+    const auto first = factor(".lokr_w1"), second = factor(".lokr_w2");
+    if (!first || !second) return {};
+    return *first * *second * (m.has(".lokr_w1") && m.has(".lokr_w2") ? 1 : scale);
+  }
+
+  // "transformer.double_blocks.3" of a path, "lora_unet_input_blocks_4" of a name that no model has; and a key that
+  // sorts numbers as such.
+  std::pair<std::string, std::string> block_of(const std::string& base) const {
+    const std::string path = path_of(base);
+    size_t end = path.find_first_of("0123456789", std::min(path.find_first_of("._") + 1, path.size()));
+    while (end != path.npos && end > 0 && path[end - 1] != '.' && path[end - 1] != '_')
+      end = path.find_first_of("0123456789", end + 1);
+    if (end == path.npos) return {"", path.substr(0, path.find('.'))};
+    const size_t last = std::min(path.find_first_not_of("0123456789", end), path.size());
+    const std::string number = path.substr(end, last - end);
+    return {path.substr(0, end) + std::string(8 - std::min<size_t>(number.size(), 8), '0') + number,
+            path.substr(0, last)};
+  }
+
+  void add(const std::string& base, const Module& module) {
+    ++groups_[{component_of(base), std::string(module.kind), rank_of(module), alpha_of(base, module)}];
+    const std::optional<double> norm = norm_of(base, module);
+    if (!norm) {
+      ++report_.unmeasured;
+      return;
+    }
+    check(std::isfinite(*norm), "{}: {} holds what is not a finite number; the file is damaged", file_.path().string(),
+          base);
+    if (*norm == 0) report_.dead.push_back(base);
+    blocks_[block_of(base)] += *norm * *norm;
+  }
+
+  void find_duplicates() {
+    if (!known_) return;
+    std::map<std::string, std::vector<std::pair<std::string, const ModuleName*>>> by_path;
+    for (const auto& [base, module] : modules_) {
+      const AdapterModules::Found found = known_->find(base);
+      if (!found.module) continue;
+      for (const auto& [other, name] : by_path[found.module->path])
+        if (name->rows.overlap(found.name->rows)) report_.duplicates.emplace_back(other, base);
+      by_path[found.module->path].emplace_back(base, found.name);
+    }
+  }
+
+  void add_programs();
+
+  LoraSettings settings_;
+  SafetensorsFile file_;
+  std::map<std::string, Module> modules_;
+  std::optional<AdapterModules> known_;
+  const DiffusionFamily* family_ = nullptr;
+  std::map<std::tuple<std::string, std::string, std::optional<int64_t>, std::optional<double>>, int64_t> groups_;
+  std::map<std::pair<std::string, std::string>, double> blocks_;
+  AdapterReport report_;
+};
+
+bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+bool is_unet_block(std::string_view name) {
+  return starts_with_any(
+      name, {"down_blocks", "up_blocks", "mid_block", "time_embedding", "add_embedding", "conv_in", "conv_out"});
+}
+
+// Whether a program's loader has a module's name, by lora_formats.md sections 1, 3.3, 4.3 and 5.3.
+struct Loader {
+  const char* name;
+  bool (*knows)(std::string_view base, bool is_sd3);
+};
+constexpr Loader kLoaders[] = {
+    {"ComfyUI",
+     [](std::string_view base, bool is_sd3) {
+       if (base.starts_with("unet.")) return base.find(".to_") == base.npos || base.find(".processor.") != base.npos;
+       if (base.starts_with("base_model.model.")) return is_sd3;
+       if (base.starts_with("text_encoder.") || base.starts_with("text_encoder_2.text_model.")) return true;
+       return starts_with_any(base, {"lora_unet_", "lora_te", "diffusion_model.", "transformer.", "lora_transformer_",
+                                     "lycoris_", "text_encoders."});
+     }},
+    {"sd-scripts",
+     [](std::string_view base, bool) {
+       return (base.starts_with("lora_unet_") && !is_unet_block(base.substr(10))) ||
+              starts_with_any(base, {"lora_te1_", "lora_te2_text_model_", "lora_te3_"});
+     }},
+    {"A1111 and Forge",
+     [](std::string_view base, bool) {
+       return starts_with_any(base, {"lora_unet_", "lora_te"});
+     }},
+    {"stable-diffusion.cpp",
+     [](std::string_view base, bool) {
+       return starts_with_any(base, {"lora_unet_", "lora_te", "lora_transformer_", "lycoris_", "transformer.", "unet.",
+                                     "diffusion_model."}) ||
+              is_unet_block(base);
+     }},
+    {"diffusers",
+     [](std::string_view base, bool is_sd3) {
+       if (starts_with_any(base, {"lora_unet_", "lora_te1_", "lora_te2_text_model_"})) return !is_sd3;
+       if (base.starts_with("text_encoder_2.")) return base.find("encoder.block.") == base.npos;
+       return starts_with_any(base, {"unet.", "transformer.", "text_encoder."}) || is_unet_block(base);
+     }},
+    {"OneTrainer",
+     [](std::string_view base, bool) {
+       return starts_with_any(base,
+                              {"lora_unet_", "lora_te", "lora_transformer_", "unet.", "transformer.", "text_encoder"});
+     }},
+};
+
+void Report::add_programs() {
+  const auto is_sd3_name = [](const auto& entry) { return entry.first.find("joint_blocks") != entry.first.npos; };
+  const bool is_sd3 = std::ranges::any_of(modules_, is_sd3_name) ||
+                      (known_ && known_->find("lora_unet_joint_blocks_0_x_block_attn_qkv").module);
+  std::vector<AdapterReport::Program>& programs = report_.programs;
+  for (const Loader& loader : kLoaders) {
+    const auto knows = [&](const auto& entry) { return loader.knows(entry.first, is_sd3); };
+    if (const int64_t count = std::ranges::count_if(modules_, knows); count > 0)
+      programs.push_back({loader.name, count});
+  }
+  const auto is_peft = [](const auto& entry) { return entry.first.starts_with(kPeftPrefix); };
+  if (settings_.config) programs.push_back({"PEFT", std::ranges::count_if(modules_, is_peft)});
+  const auto lacks_alpha = [&](const auto& entry) {
+    const auto alpha = alpha_of(entry.first, entry.second);
+    return alpha && !entry.second.has(".alpha") && *alpha != double(rank_of(entry.second).value_or(1));
+  };
+  if (const auto wrong = std::ranges::count_if(modules_, lacks_alpha); wrong > 0)
+    for (AdapterReport::Program& program : programs)
+      if (program.name != "PEFT" && program.name != "diffusers")
+        program.remark = "takes a scale of 1, since alphas stand beside the tensors";
+  std::ranges::stable_sort(programs, std::greater(), &AdapterReport::Program::modules);
+}
+
+}  // namespace
+
+AdapterReport AdapterReport::of(const std::filesystem::path& path) { return Report(path).make(); }
+
+}  // namespace wick
