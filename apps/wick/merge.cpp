@@ -63,7 +63,7 @@ void add_merge_command(CLI::App& app) {
   const auto a = std::make_shared<MergeArguments>();
   a->model.add_flags(*command, model_help());
   cli::begin_group(*command, "Model");
-  cli::add_loras(*command, a->loras)->required();
+  cli::add_loras(*command, a->loras)->required()->allow_extra_args();
   cli::begin_group(*command, "Output");
   command
       ->add_option("--output", a->output,
