@@ -82,7 +82,7 @@ void add_merge_command(CLI::App& app) {
   a->model.add_flags(*command, model_help());
   command->get_option("--model")->required(false);
   cli::begin_group(*command, "Model");
-  cli::add_loras(*command, a->loras)->required();
+  cli::add_loras(*command, a->loras)->required()->allow_extra_args();
   cli::begin_group(*command, "Output");
   command
       ->add_option("--output", a->output,
