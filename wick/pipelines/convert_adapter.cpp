@@ -97,11 +97,12 @@ struct Sources {
 };
 using SourcesByPath = std::map<std::string, Sources>;
 
-void gather(const AdapterFile& file, const AdapterModules& modules, double strength, SourcesByPath& all) {
+void gather(const AdapterFile& file, const AdapterModules& modules, const LoraFile& strengths, SourcesByPath& all) {
   std::map<std::string, std::map<int64_t, std::pair<std::string, LoraRows>>> found;  // by path and first row
   for (const auto& [base, stored] : file.loras) {
     const auto [module, name] = modules.find(base);
     LoraRows lora = from_stored(stored, name->rows);
+    const double strength = double(strengths.strength_of(module->path));
     if (strength != 1) lora.lora.alpha *= strength, lora.lora.stored = {};
     auto& here = found[module->path];
     for (const auto& [first, other] : here)
@@ -316,7 +317,7 @@ AdapterFile converted(const AdapterFile& file, const AdapterModules& modules, Ad
   AdapterFile to{.name = file.name, .format = format, .metadata = file.metadata, .base_model = file.base_model};
   rename_others(file, modules, to);
   SourcesByPath all;
-  gather(file, modules, 1, all);
+  gather(file, modules, LoraFile{file.name}, all);
   std::vector<std::string> bases, paths;
   for (const auto& [path, sources] : all) {
     const std::vector<const ModuleName*> names = sources.module->spelled(spelling_of(format));
@@ -376,6 +377,16 @@ AdapterFile resized(const AdapterFile& file, const AdapterSize& size) {
   return to;
 }
 
+namespace {
+
+void check_parts(const LoraFile& lora, const AdapterModules& modules) {
+  for (const auto& [part, strength] : lora.parts)
+    check_usage(std::ranges::any_of(modules.all(), [&](const auto& m) { return m.path.starts_with(part + "."); }),
+                "--lora {}: {} has no part {} that adapters are on", lora.path.string(), modules.model(), quote(part));
+}
+
+}  // namespace
+
 AdapterFile merged(const AdapterMerge& merge) {
   std::vector<AdapterFile> files;
   for (const LoraFile& file : merge.files) {
@@ -391,7 +402,8 @@ AdapterFile merged(const AdapterMerge& merge) {
   SourcesByPath sources;
   for (size_t i = 0; i < files.size(); ++i) {
     modules.check_fits(files[i]);
-    gather(files[i], modules, double(merge.files[i].strength), sources);
+    check_parts(merge.files[i], modules);
+    gather(files[i], modules, merge.files[i], sources);
   }
   AdapterFile to{.name = files.front().name,
                  .format = merge.format.value_or(files.front().format),
