@@ -105,11 +105,14 @@ struct Sources {
 };
 using SourcesByPath = std::map<std::string, Sources>;
 
-void gather(const AdapterFile& file, const AdapterModules& modules, double strength, SourcesByPath& all) {
+using StrengthOf = std::function<double(const std::string& path)>;
+
+void gather(const AdapterFile& file, const AdapterModules& modules, const StrengthOf& strength_of, SourcesByPath& all) {
   std::map<std::string, std::map<int64_t, std::pair<std::string, LoraRows>>> found;  // by path and first row
   for (const auto& [base, stored] : file.loras) {
     const auto [module, name] = modules.find(base);
     LoraRows lora = from_stored(stored, name->rows);
+    const double strength = strength_of(module->path);
     if (strength != 1) lora.lora.alpha *= strength, lora.lora.stored = {};
     auto& here = found[module->path];
     for (const auto& [first, other] : here)
@@ -324,7 +327,8 @@ AdapterFile converted(const AdapterFile& file, const AdapterModules& modules, Ad
   AdapterFile to{.name = file.name, .format = format, .metadata = file.metadata, .base_model = file.base_model};
   rename_others(file, modules, to);
   SourcesByPath all;
-  gather(file, modules, 1, all);
+  gather(
+      file, modules, [](const std::string&) { return 1.0; }, all);
   std::vector<std::string> bases, paths;
   for (const auto& [path, sources] : all) {
     const std::vector<const ModuleName*> names = sources.module->spelled(spelling_of(format));
@@ -399,7 +403,8 @@ AdapterFile merged(const AdapterMerge& merge) {
   SourcesByPath sources;
   for (size_t i = 0; i < files.size(); ++i) {
     modules.check_fits(files[i]);
-    gather(files[i], modules, double(merge.files[i].strength), sources);
+    const auto strength_of = [&](const std::string&) { return double(merge.files[i].strength); };
+    gather(files[i], modules, strength_of, sources);
   }
   AdapterFile to{.name = files.front().name,
                  .format = merge.format.value_or(files.front().format),
