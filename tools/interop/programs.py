@@ -338,7 +338,7 @@ class LlamaCpp(Program):
         self.engine = llama_cpp
         self.model = Path(scratch) / "base.gguf"
         if not self.model.exists():
-            wick("convert", "--model", "tiny-llm", "--output", self.model, "--dtype", "f32")
+            wick("convert", "--model", MODELS / "tiny-llm", "--output", self.model, "--dtype", "f32")
 
     def load(self, artifact):
         import gguf

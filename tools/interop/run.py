@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import programs
-from models import FAMILIES
+from models import FAMILIES, MODELS
 from programs import Absent, Artifact
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,9 +53,9 @@ class Wick:
     def train(self, family, algorithm, targets, folder):
         language = family == "tiny-llm"
         shutil.rmtree(folder, ignore_errors=True)
-        self("train", "--model", family, "--dataset", ROOT / ("data/tiny-pirate/train.jsonl" if language else "data/tiny-style"), "--output", folder,
+        self("train", "--model", MODELS / family, "--dataset", ROOT / ("data/tiny-pirate/train.jsonl" if language else "data/tiny-style"), "--output", folder,
              "--name", "x", "--steps", 12, "--lr", "1e-2", "--rank", 4, "--alpha", 3, "--batch-size", 2, "--seed", 1, "--device", self.device,
-             *(["--adapter", algorithm] if algorithm != "lora" else []), *(["--sequence-length", 64] if language else []),
+             *(["--adapter", algorithm] if algorithm != "lora" else []), *(["--sequence-length", 512] if language else []),
              *(["--targets", *targets] if targets else []))
         return folder / ("x" if language else "x.safetensors")
 
@@ -63,7 +63,7 @@ class Wick:
         with tempfile.TemporaryDirectory() as scratch:
             given, found = Path(scratch) / "in.safetensors", Path(scratch) / "out.safetensors"
             save_file({k: v.contiguous() for k, v in component.inputs.items()}, given)
-            self("forward", "--model", family, *(["--component", component.name] if component.name else []), "--device", self.device,
+            self("forward", "--model", MODELS / family, *(["--component", component.name] if component.name else []), "--device", self.device,
                  *(["--lora", lora] if lora else []), "--in", given, "--out", found)
             return load_file(found)
 
@@ -85,8 +85,16 @@ class Results:
     def of(self, family, lora=None):
         key = family, lora
         if key not in self.known:
-            self.known[key] = {c.name: self.wick.forward(family, c, lora) for c in FAMILIES[family]}
+            self.known[key] = {c.name: self.one(family, c, lora) for c in FAMILIES[family]}
         return self.known[key]
+
+    def one(self, family, component, lora):
+        try:
+            return self.wick.forward(family, component, lora)
+        except Failed as e:
+            if lora and "is in the component that was loaded" in str(e):  # the adapter leaves it as it is
+                return self.of(family)[component.name]
+            raise
 
 
 def make(wick, family, algorithm, name, scratch):
@@ -110,7 +118,7 @@ def make(wick, family, algorithm, name, scratch):
         except Failed as e:
             yield row | dict(made_by=f"convert --to {to}"), e
     try:
-        wick("merge", "--model", family, "--lora", trained, "--output", folder / "merged")
+        wick("merge", "--model", MODELS / family, "--lora", trained, "--output", folder / "merged")
         yield row | dict(made_by="merge"), Artifact(**more, kind="merge", format="model", path=folder / "merged")
     except Failed as e:
         yield row | dict(made_by="merge"), e
