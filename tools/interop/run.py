@@ -22,6 +22,7 @@ from models import FAMILIES, MODELS
 from programs import Absent, Artifact
 
 ROOT = Path(__file__).resolve().parents[2]
+STEPS = 5
 TOLERANCE = 1e-4  # of the largest value: float32 through other kernels
 
 ALGORITHMS = {"tiny": ["lora", "dora", "loha", "lokr"], "tiny-flux": ["lora", "dora", "loha", "lokr"],
@@ -50,11 +51,24 @@ class Wick:
             raise Failed((done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1])
         return done.stdout
 
+    @staticmethod
+    def data(family, folder):
+        """A little of the data that ships with Wick."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if family == "tiny-llm":
+            lines = (ROOT / "data/tiny-pirate/train.jsonl").read_text().splitlines(keepends=True)
+            (folder / "chats.jsonl").write_text("".join(lines[:4]))
+            return folder / "chats.jsonl"
+        for n in (1, 2):
+            for end in ("png", "txt"):
+                shutil.copy(ROOT / f"data/tiny-style/{n:04}.{end}", folder)
+        return folder
+
     def train(self, family, algorithm, targets, folder):
         language = family == "tiny-llm"
         shutil.rmtree(folder, ignore_errors=True)
-        self("train", "--model", MODELS / family, "--dataset", ROOT / ("data/tiny-pirate/train.jsonl" if language else "data/tiny-style"), "--output", folder,
-             "--name", "x", "--steps", 12, "--lr", "1e-2", "--rank", 4, "--alpha", 3, "--batch-size", 2, "--seed", 1, "--device", self.device,
+        self("train", "--model", MODELS / family, "--dataset", self.data(family, folder.parent / "data"), "--output", folder, "--name", "x",
+             "--steps", STEPS, "--lr", "2e-2", "--rank", 4, "--alpha", 3, "--batch-size", 2, "--seed", 1, "--device", self.device,
              *(["--adapter", algorithm] if algorithm != "lora" else []), *(["--sequence-length", 512] if language else []),
              *(["--targets", *targets] if targets else []))
         return folder / ("x" if language else "x.safetensors")
@@ -97,7 +111,7 @@ class Results:
             raise
 
 
-def make(wick, family, algorithm, name, scratch):
+def make(wick, family, algorithm, name, scratch, by):
     """The file of a training, and what `wick convert` and `wick merge` make of it; a step that fails is a row of its own."""
     folder = Path(scratch) / family / f"{algorithm}-{name.replace(', ', '-')}"
     row = dict(family=family, algorithm=algorithm, targets=name)
@@ -108,8 +122,9 @@ def make(wick, family, algorithm, name, scratch):
         return
     more = dict(family=family, algorithm=algorithm, lora=trained)
     native = "peft" if family == "tiny-llm" else "kohya"
-    yield row | dict(made_by="train"), Artifact(**more, kind="train", format=native, path=trained)
-    for to in CONVERSIONS[family]:
+    if "train" in by:
+        yield row | dict(made_by="train"), Artifact(**more, kind="train", format=native, path=trained)
+    for to in CONVERSIONS[family] if "convert" in by else []:
         made = folder / to / ("adapter" if to == "peft" else "x.gguf" if to == "gguf" else "x.safetensors")
         made.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -117,6 +132,8 @@ def make(wick, family, algorithm, name, scratch):
             yield row | dict(made_by=f"convert --to {to}"), Artifact(**more, kind=to, format=to, path=made)
         except Failed as e:
             yield row | dict(made_by=f"convert --to {to}"), e
+    if "merge" not in by:
+        return
     try:
         wick("merge", "--model", MODELS / family, "--lora", trained, "--output", folder / "merged")
         yield row | dict(made_by="merge"), Artifact(**more, kind="merge", format="model", path=folder / "merged")
@@ -187,6 +204,8 @@ def parse():
     parser.add_argument("--device", default="cpu", help="of Wick [cpu]")
     parser.add_argument("--family", nargs="*", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--algorithm", nargs="*", default=["lora", "dora", "loha", "lokr"])
+    parser.add_argument("--targets", nargs="*", default=["default", "blocks, texts"])
+    parser.add_argument("--made-by", nargs="*", choices=["train", "convert", "merge"], default=["train", "convert", "merge"])
     parser.add_argument("--file", nargs="*", default=[], metavar="FAMILY:FORMAT:PATH", help="instead of training: files that there are")
     parser.add_argument("--work", type=Path, help="folder to keep what is made [a temporary one]")
     parser.add_argument("--output", type=Path, help="the table as Markdown")
@@ -201,8 +220,8 @@ def main():
     wick = Wick(args.wick.resolve(), args.device)
     readers = list(available(args, wick, scratch))
     results, rows = Results(wick), []
-    wanted = [(f, a, t) for f in args.family for a in ALGORITHMS[f] if a in args.algorithm for t in TARGETS[f]]
-    made = map(given, args.file) if args.file else (pair for f, a, t in wanted for pair in make(wick, f, a, t, scratch))
+    wanted = [(f, a, t) for f in args.family for a in ALGORITHMS[f] if a in args.algorithm for t in TARGETS[f] if t in args.targets]
+    made = map(given, args.file) if args.file else (pair for f, a, t in wanted for pair in make(wick, f, a, t, scratch, args.made_by))
     for row, artifact in made:
         if isinstance(artifact, Failed):
             rows.append(row | dict(verdict="not made", notes=[first_line(artifact)]))
