@@ -46,6 +46,8 @@ void merge_language_model(const MergeArguments& a, const Checkpoint& model) {
 
 void merge_pictures(const MergeArguments& a, const Checkpoint& model) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras, adapted_components(model));
+  for (const LoraFile& lora : loras)
+    for (const std::string& note : Adapter::notes_on_merging(lora)) fmt::print(stderr, "wick: {}\n", note);
   check_output(a, model, loras);
   const MergedPictures merged = merge_into_pictures(model, loras, a.output, cli::parse_dtype(a.dtype));
   fmt::print("Merged {}: {} changed\n", printable(a.output), count_of(merged.modules, "module"));

@@ -381,12 +381,13 @@ TEST_F(FlowModels, LorasThatAreNoneAreNamed) {
     expect_wrong(1, draw(flux) + lora, words);
     fs::remove(folder / "l");
   };
-  expect_named({{xlabs + ".down.weight", zeros({2, 8})}, {xlabs + ".up.weight", zeros({8, 2})}}, {"XLabs' layout"});
+  expect_named({{xlabs + ".down.weight", zeros({2, 7})}, {xlabs + ".up.weight", zeros({8, 2})}},
+               {"proj_lora1.down.weight", "shape"});
   expect_named({{"double_blocks.0.img_attn.norm.key_norm.scale", zeros({8})},
                 {module + ".lora_A.weight", zeros({2, 8})},
                 {module + ".lora_B.bias", zeros({8})},
                 {module + ".lora_B.weight", zeros({8, 2})}},
-               {"lora_B.bias", "Canny and Depth"});
+               {"key_norm.scale", "no tensor of a LoRA"});
   expect_named({{"img_in.weight", zeros({8, 64})}, {"double_blocks.0.img_attn.qkv.weight", zeros({24, 8})}},
                {"expected a LoRA, found FLUX's transformer"});
 }

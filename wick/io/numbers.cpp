@@ -54,6 +54,7 @@ constexpr std::pair<std::string_view, ToF32> kNumbers[] = {
     {"U32", read_all<uint32_t, plain>},
     {"U16", read_all<uint16_t, plain>},
     {"U8", read_all<uint8_t, plain>},
+    {"BOOL", read_all<uint8_t, plain>},
 };
 
 }  // namespace

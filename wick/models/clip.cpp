@@ -42,14 +42,16 @@ struct Layer {
 };
 
 // The position of each row's end-of-text token. CLIP configs from before transformers 4.31 give eos_token_id as 2,
-// which is wrong: for them it is the highest id, as it is in CLIP's own vocabulary.
-std::vector<int64_t> end_positions(const Tensor& ids, int64_t eos_id) {
+// which is wrong: for them it is the highest id, as it is in CLIP's own vocabulary; adapters' words follow that.
+std::vector<int64_t> end_positions(const Tensor& ids, int64_t eos_id, int64_t vocabulary) {
   const int64_t length = ids.dim(1);
   std::vector<int64_t> rows;
   for (int64_t b = 0; b < ids.dim(0); ++b) {
     const int64_t* row = ids.data<int64_t>() + b * length;
     const int64_t* end = row + length;
-    const int64_t* found = eos_id == 2 ? std::max_element(row, end) : std::find(row, end, eos_id);
+    const auto in_vocabulary = [vocabulary](int64_t id) { return id < vocabulary ? id : -1; };
+    const int64_t* found =
+        eos_id == 2 ? std::ranges::max_element(row, end, {}, in_vocabulary) : std::find(row, end, eos_id);
     rows.push_back(b * length + (found == end ? 0 : found - row));
   }
   return rows;
@@ -62,7 +64,7 @@ struct ClipText::Model {
   ClipConfig c;
   Scope s = root / "text_model";
   Embedding token_embedding{s / "embeddings.token_embedding", c.vocab, c.hidden};
-  Embedding position_embedding{s / "embeddings.position_embedding", c.positions, c.hidden};
+  Tensor position_embedding = s.load("embeddings.position_embedding.weight", {c.positions, c.hidden});
   std::vector<Layer> encoder = layers<Layer>(s / "encoder.layers", c.layers, c);
   LayerNorm final_layer_norm{s / "final_layer_norm", c.hidden, c.eps};
   std::optional<Linear> text_projection =
@@ -73,21 +75,26 @@ struct ClipText::Model {
     check(ids.rank() == 2 && ids.dim(1) >= 1 && ids.dim(1) <= c.positions,
           "{}: token ids should have shape [B, 1 to {}], found {}", root.path(), c.positions, ids.shape());
     const int64_t batch = ids.dim(0), length = ids.dim(1);
-    Tensor x = token_embedding(ids) + s.activation(slice(position_embedding.table, 0, 0, length));
+    Tensor x = token_embedding(ids) + s.activation(slice(position_embedding, 0, 0, length));
     Tensor penultimate;
     for (const Layer& layer : encoder) {
       penultimate = x;
       x = layer(x);
     }
     const Tensor last = final_layer_norm(x);
-    const Tensor ends = Tensor::of(end_positions(contiguous(ids), c.eos_id), {batch});
+    const Tensor ends = Tensor::of(end_positions(contiguous(ids), c.eos_id, c.vocab), {batch});
     const Tensor pooled = embedding(reshape(last, {batch * length, c.hidden}), ends, last.dtype());
     const Tensor projected = text_projection ? (*text_projection)(pooled) : pooled;
     return {cast(last, DType::f32), cast(penultimate, DType::f32), cast(projected, DType::f32)};
   }
 };
 
-ClipText::ClipText(Scope s, const ClipConfig& config) : model_(new Model{std::move(s), config}) {}
+ClipText::ClipText(Scope s, const ClipConfig& config) {
+  auto model = std::make_shared<Model>(Model{std::move(s), config});
+  model->token_embedding.add_words(model->root, model->root.path() == "text_encoder_2" ? "clip_g" : "clip_l");
+  model_ = std::move(model);
+}
+int64_t ClipText::ids() const { return model_->token_embedding.ids(); }
 ClipOutput ClipText::operator()(const Tensor& ids) const { return (*model_)(ids); }
 
 namespace {

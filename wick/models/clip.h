@@ -33,6 +33,7 @@ class ClipText {
  public:
   ClipText(Scope s, const ClipConfig& config);
   ClipOutput operator()(const Tensor& ids) const;  // ids [B, T] i64 on the host
+  int64_t ids() const;  // all are below this: the vocabulary's, and behind it the rows of Adapter::word_vectors()
 
  private:
   struct Model;

@@ -127,8 +127,12 @@ struct T5Encoder::Model {
   }
 };
 
-T5Encoder::T5Encoder(Scope s, const T5Config& config, BlockSchedule block_schedule)
-    : model_(new Model{std::move(s), config, std::move(block_schedule)}) {}
+T5Encoder::T5Encoder(Scope s, const T5Config& config, BlockSchedule block_schedule) {
+  auto model = std::make_shared<Model>(Model{std::move(s), config, std::move(block_schedule)});
+  model->shared.add_words(model->s, "t5");
+  model_ = std::move(model);
+}
+int64_t T5Encoder::ids() const { return model_->shared.ids(); }
 Tensor T5Encoder::operator()(const Tensor& ids, const Tensor& mask) const { return (*model_)(ids, mask); }
 
 namespace {

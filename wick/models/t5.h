@@ -21,6 +21,7 @@ class T5Encoder {
   // ids [B, T] i64 on the host -> the last hidden state [B, T, hidden], in the dtype of activations. Tokens for which
   // the mask, [B, T] i64 on the host, is 0 are not attended to; without one all are, padding too.
   Tensor operator()(const Tensor& ids, const Tensor& mask = {}) const;
+  int64_t ids() const;  // all are below this: the vocabulary's, and behind it the rows of Adapter::word_vectors()
 
  private:
   struct Model;

@@ -71,6 +71,14 @@ std::vector<std::string> Adapter::notes_on(const LoraFile& file) {
   return AdapterSource::open(file, /*trainable=*/false).notes();
 }
 
+std::vector<std::string> Adapter::notes_on_merging(const LoraFile& file) {
+  const AdapterSource opened = AdapterSource::open(file, /*trainable=*/false);
+  const std::vector<std::string> words = opened.words();
+  if (words.empty()) return {};
+  return {fmt::format("{}: what it teaches of the {} {} stays behind, for it is no part of any weight", opened.name(),
+                      words.size() == 1 ? "word" : "words", first_few(words))};
+}
+
 Adapter::Adapter(LoraConfig config, ModuleNames names)
     : config_(std::move(config)), names_(std::move(names)), pattern_uses_(config_->targets.size()) {
   const auto check_rank = [](int64_t rank) { check(rank > 0, "LoRA: the rank should be at least 1, found {}", rank); };
@@ -107,6 +115,27 @@ void AdapterAlgorithm::add(AdapterModule& module, const AdapterModule&) const {
 
 void AdapterAlgorithm::widen(AdapterModule& module, int64_t, int64_t) const {
   fail("{}: a {} is not widened", module.name, name());
+}
+
+std::vector<Tensor> AppliedAlgorithm::fresh(const LoraTarget&, const FreshOptions&, Rng&, Memory&) const {
+  fail("a {} is applied, and not trained", name());
+}
+
+void check_shape(const AdapterFactor& factor, const Shape& wanted, const std::string& file) {
+  check(factor.value.shape() == wanted, "{}: {} should have shape {} for this model, found {}", file, quote(factor.key),
+        wanted, factor.value.shape());
+}
+
+void check_weight_shape(const AdapterFactor& factor, const LoraTarget& t, const std::string& file) {
+  const Shape matrix{t.out, t.in}, convolution{t.out, t.in, t.kernel, t.kernel};
+  if (t.kernel > 1 || factor.value.shape() != matrix)
+    check_shape(factor, t.conv || factor.value.rank() == 4 ? convolution : matrix, file);
+}
+
+Tensor weight_from_file(const Tensor& value, const AdapterModule& module) {
+  const LoraTarget& t = module.target;
+  const Tensor ordered = reordered(value, inverse(module.order));
+  return t.kernel > 1 ? contiguous(permute(ordered, {0, 2, 3, 1})) : reshape(ordered, {t.out, t.in});
 }
 
 void AdapterFactor::place(Memory& memory) {
@@ -192,6 +221,18 @@ struct Adapter::Part {
           "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
           b.file->name(), a.module.name);
   }
+  static void add(Part part, std::vector<Part>& parts) {
+    while (true) {
+      const auto overlaps = [&](const Part& earlier) { return earlier.overlaps(part); };
+      const auto last = std::find_if(parts.rbegin(), parts.rend(), overlaps);
+      if (last == parts.rend()) break;
+      check_apart(*last, part);
+      if (!last->adds_up() || !part.adds_up()) break;
+      part = sum(std::move(*last), std::move(part));
+      parts.erase(std::next(last).base());
+    }
+    parts.push_back(std::move(part));
+  }
   // The changes of both, of which one lies within the rows of the other.
   static Part sum(Part a, Part b) {
     AdapterModule &sum = a.module, &rest = b.module;
@@ -211,19 +252,9 @@ Adapter::Modules Adapter::from_files(const std::vector<ModuleName>& names, const
   std::vector<Part> parts;
   for (const auto& [file, its_set] : files_) {
     if (its_set != set) continue;
-    for (const ModuleName* found : file->find(names)) {
-      Part part{file->read(names.front().name, *found, site), file.get()};
-      while (true) {
-        const auto overlaps = [&](const Part& earlier) { return earlier.overlaps(part); };
-        const auto last = std::find_if(parts.rbegin(), parts.rend(), overlaps);
-        if (last == parts.rend()) break;
-        Part::check_apart(*last, part);
-        if (!last->adds_up() || !part.adds_up()) break;
-        part = Part::sum(std::move(*last), std::move(part));
-        parts.erase(std::next(last).base());
-      }
-      parts.push_back(std::move(part));
-    }
+    for (const ModuleName* found : file->find(names))
+      for (AdapterModule& module : file->read(names.front().name, *found, site))
+        Part::add({std::move(module), file.get()}, parts);
   }
   Modules modules;
   for (Part& part : parts) {
@@ -235,13 +266,14 @@ Adapter::Modules Adapter::from_files(const std::vector<ModuleName>& names, const
 
 Adapter::Modules* Adapter::modules_at(const LoraSite& site, Memory& memory) {
   check(!modules_.contains(site.path), "LoRA: {} was asked for before, in other company", site.path);
+  if (site.target.is_lookup && files_.empty()) return nullptr;  // is never trained
   const std::vector<ModuleName> names = names_(site.path);
   if (names.empty()) return nullptr;
   check_base(site);
   Modules modules;
   for (size_t set = 0; set < set_count_; ++set)
     for (AdapterModule& module : from_files(names, site, set)) modules.push_back(std::move(module));
-  if (config_ && targeted(site.path, names)) {
+  if (config_ && !site.target.is_lookup && targeted(site.path, names)) {
     check(modules.empty(), "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
     modules.push_back(fresh(names.front().name, site, memory));
   }
@@ -316,6 +348,60 @@ AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residenc
     for (const auto& group : grouped(in_set)) sets[set].push_back(adapter_of(group, outputs, place));
   }
   return layers_[first] = std::make_shared<AdapterStack>(std::move(sets), set_in_use_);
+}
+
+std::shared_ptr<const VectorChange> Adapter::match_vector(const std::string& path, bool is_bias, int64_t count,
+                                                          const Residence& place) {
+  const std::string key = path + (is_bias ? ".bias" : ".weight");
+  if (const auto known = vectors_.find(key); known != vectors_.end()) return known->second;
+  const std::vector<ModuleName> names = files_.empty() ? std::vector<ModuleName>() : names_(path);
+  std::vector<Tensor> changes(set_count_);
+  for (const auto& [file, set] : files_)
+    for (const ModuleName* found : file->find(names))
+      if (const Tensor change = file->read_vector(*found, path, is_bias, count))
+        changes[set] = changes[set] ? changes[set] + change : change;
+  if (std::ranges::none_of(changes, [](const Tensor& change) { return bool(change); })) return nullptr;
+  const MemoryScope scope(Purpose::adapter);
+  return vectors_[key] = std::make_shared<VectorChange>(std::move(changes), set_in_use_, count, *place.memory);
+}
+
+std::vector<AddedWord> Adapter::words(const std::string& encoder) const {
+  std::vector<AddedWord> all;
+  int64_t first = 0;
+  for (const auto& [file, set] : files_)
+    for (const std::string& word : file->words()) {
+      const Tensor vectors = file->word_vectors(word, encoder);
+      const int64_t count = vectors ? vectors.dim(0) : 0;
+      if (set == *set_in_use_) {
+        check(std::ranges::find(all, word, &AddedWord::word) == all.end(),
+              "{}: it teaches the word {}, as another LoRA does; expected one of both", file->name(), quote(word));
+        all.push_back({word, first, count});
+      }
+      first += count;
+    }
+  return all;
+}
+
+bool Adapter::has_words() const {
+  return std::ranges::any_of(files_, [](const GivenFile& given) { return !given.file->words().empty(); });
+}
+
+Tensor Adapter::word_vectors(const std::string& encoder) const {
+  std::vector<Tensor> all;
+  for (const auto& [file, set] : files_)
+    for (const std::string& word : file->words())
+      if (const Tensor vectors = file->word_vectors(word, encoder)) {
+        check(all.empty() || all.front().dim(1) == vectors.dim(1),
+              "{}: its vectors of {} for {} have {} numbers, and another LoRA's {}", file->name(), quote(word), encoder,
+              vectors.dim(1), all.empty() ? 0 : all.front().dim(1));
+        all.push_back(vectors);
+      }
+  return all.empty() ? Tensor() : cat(all, 0);
+}
+
+void Adapter::use(size_t set) {
+  *set_in_use_ = set;
+  for (const auto& [path, vector] : vectors_) vector->refresh();
 }
 
 // One mask for linears that share their input.
@@ -405,8 +491,11 @@ std::string Adapter::commonest_kinds() const {
 }
 
 bool Adapter::covers(const std::string& path_prefix) const {
-  const auto first = modules_.lower_bound(path_prefix);
-  return first != modules_.end() && first->first.starts_with(path_prefix);
+  const auto begins_some = [&](const auto& all) {
+    const auto first = all.lower_bound(path_prefix);
+    return first != all.end() && first->first.starts_with(path_prefix);
+  };
+  return begins_some(modules_) || begins_some(vectors_);
 }
 
 void Adapter::limit_norms(float most) const {

@@ -22,6 +22,7 @@
 #include "wick/core/tensor.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/glob.h"
+#include "wick/nn/vector_change.h"
 
 namespace wick {
 
@@ -87,6 +88,12 @@ struct LoraConfig {
 // The safetensors file that a path names: itself, or the one in it.
 std::filesystem::path lora_weights(const std::filesystem::path& path);
 
+// A word that files teach encoders by vectors of its own (OneTrainer's bundle_emb: textual inversion).
+struct AddedWord {
+  std::string word;
+  int64_t first = 0, count = 0;  // rows of Adapter::word_vectors(); none where the word is another encoder's
+};
+
 class AdapterSource;
 
 class Adapter {
@@ -110,6 +117,8 @@ class Adapter {
 
   // Remarks on a file: tensors that are left aside, and slow work.
   static std::vector<std::string> notes_on(const LoraFile& file);
+  // And on one that becomes a part of weights.
+  static std::vector<std::string> notes_on_merging(const LoraFile& file);
 
   // For modules that no LoRA reaches: throws Error if a file replaces their matrix by another one.
   void check_base(const LoraSite& site) const;
@@ -121,8 +130,16 @@ class Adapter {
   // A second call for the same modules gives the same. Null where no module is adapted. The caller has the stack
   // rest_on() the weight when that is read.
   AdapterOfLayer match(const std::vector<LoraSite>& sites, const Residence& place = {});
-  // Whoever records steps keeps those of each set apart.
-  void use(size_t set) { *set_in_use_ = set; }
+  // The same for a vector of a norm, "weight" or "bias", which has `count` numbers. Null where no file changes it.
+  std::shared_ptr<const VectorChange> match_vector(const std::string& path, bool is_bias, int64_t count,
+                                                   const Residence& place = {});
+  // Whoever records steps keeps those of each set apart. What it writes is enqueued.
+  void use(size_t set);
+  // The words that the set in use teaches an encoder by its short name: "clip_l", "clip_g" or "t5". And the vectors of
+  // all sets, f32 [n, dim] on the host; empty where there are none.
+  std::vector<AddedWord> words(const std::string& encoder) const;
+  Tensor word_vectors(const std::string& encoder) const;
+  bool has_words() const;  // in some set, of some encoder
   // The number of the next dropout masks, below 2^32. It is enqueued: earlier work sees the previous number.
   void set_draw(int64_t draw);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
@@ -140,10 +157,10 @@ class Adapter {
 
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
-  size_t module_count() const { return modules_.size(); }
-  std::pair<int64_t, int64_t> ranks() const;       // the smallest and the largest; 0 of a LoKr that has none
-  std::string kind() const;                        // "LoRA", "DoRA", …; "adapter" of several kinds
-  std::vector<std::string> written_names() const;  // base names of the modules
+  size_t module_count() const { return modules_.size(); }  // norms aside
+  std::pair<int64_t, int64_t> ranks() const;               // the smallest and the largest; 0 of a LoKr that has none
+  std::string kind() const;                                // "LoRA", "DoRA", …; "adapter" of several kinds
+  std::vector<std::string> written_names() const;          // base names of the modules
   // The file that ComfyUI loads: factors in `dtype`, alphas in f32, since an f16 ends at 65504. Atomic; the bytes
   // depend on values and metadata alone.
   void save(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
@@ -183,7 +200,8 @@ class Adapter {
   std::map<std::string, int64_t> kinds_;          // modules that patterns were held against: how many of each kind
   std::map<std::string, Modules> modules_;        // by module path
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
-  Tensor draw_;                                   // i64 [1]; none without dropout
+  std::map<std::string, std::shared_ptr<const VectorChange>> vectors_;  // handed out, by path and "weight" or "bias"
+  Tensor draw_;                                                         // i64 [1]; none without dropout
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
   size_t set_count_ = 1;
   std::shared_ptr<size_t> set_in_use_ = std::make_shared<size_t>(0);

@@ -22,7 +22,8 @@ namespace wick {
 struct LoraTarget {  // the module that asks
   int64_t in, out;
   int kernel = 1;
-  bool conv = false;  // written with 4-D factors
+  bool conv = false;       // written with 4-D factors
+  bool is_lookup = false;  // an embedding's table [out, in], of which rows are looked up
 };
 
 struct LoraSite {  // where it stands
@@ -52,6 +53,16 @@ struct Magnitude {
   float strength = 1;
 };
 
+// What a file tells beside its tensors about rotations (nn/oft.cpp, nn/boft.cpp).
+struct RotationSettings {
+  float constraint = 0;              // times the outputs: the largest norm that generators may have
+  bool constrains_always = false;    // kohya's OFT: with a constraint of 0 nothing is left of it
+  int64_t neumann_terms = 0;         // of PEFT's Cayley-Neumann series; 0: Cayley's transform itself
+  std::optional<double> coft_bound;  // PEFT's coft: eps, which bounds a block's generator
+  bool shares_blocks = false;        // PEFT's block_share: one block serves for all
+  bool is_onetrainers = false;       // a file without settings
+};
+
 struct AdapterModule {
   std::string name;  // base name in the file that is written
   LoraTarget target;
@@ -64,6 +75,7 @@ struct AdapterModule {
   bool changes_base = false;    // a part of the base is taken out again
   int64_t first = 0;            // of its outputs among those of the layer's module, of which it may be a part
   std::vector<int> order = {};  // of its outputs in the file that it came from: equal parts, unless empty
+  RotationSettings rotation = {};
 
   int64_t end() const { return first + target.out; }
   float total_scale() const { return scale * strength; }
@@ -88,6 +100,7 @@ class AdapterAlgorithm {
     bool optional = false;
     bool frozen_only = false;  // becomes a part of other factors, or is not trained
     bool begins_at_zero = false;
+    std::string_view beside = {};  // the suffixes count only where the module has a key with this one
   };
   struct FreshOptions {
     int64_t rank = 0;
@@ -125,11 +138,38 @@ class AdapterAlgorithm {
   virtual void widen(AdapterModule& module, int64_t first, int64_t outputs) const;
 };
 
+// An algorithm whose modules are applied as files have them, and not trained.
+class AppliedAlgorithm : public AdapterAlgorithm {
+ public:
+  std::vector<Tensor> fresh(const LoraTarget&, const FreshOptions&, Rng&, Memory&) const final;
+  int64_t rank(const AdapterModule&) const override { return 0; }
+  Tensor to_file(size_t, const Tensor& value, const AdapterModule&, const std::vector<int>&) const final {
+    return value;
+  }
+};
+
 const AdapterAlgorithm& lora_algorithm();
 const AdapterAlgorithm& loha_algorithm();
 const AdapterAlgorithm& lokr_algorithm();
+// Those are AppliedAlgorithms.
+const AdapterAlgorithm& full_algorithm();
+const AdapterAlgorithm& norm_algorithm();
+inline constexpr size_t kDifference = 0, kDifferenceOfBias = 1;  // factors of these two
+const AdapterAlgorithm& glora_algorithm();
+const AdapterAlgorithm& ia3_algorithm();
+const AdapterAlgorithm& peft_ia3_algorithm();
+const AdapterAlgorithm& oft_algorithm();
+const AdapterAlgorithm& peft_oft_algorithm();
+const AdapterAlgorithm& peft_boft_algorithm();
+const AdapterAlgorithm& embedding_algorithm();
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms();
 
+// Throws Error, which begins with the file's name, unless a factor has this shape.
+void check_shape(const AdapterFactor& factor, const Shape& wanted, const std::string& file);
+// Of a weight in a file, [out, in], or [out, in, kh, kw] of a convolution. Those of 1x1 have both.
+void check_weight_shape(const AdapterFactor& factor, const LoraTarget& target, const std::string& file);
+// And brought into memory's layout, with its rows in the module's order.
+Tensor weight_from_file(const Tensor& value, const AdapterModule& module);
 // Equal parts of a factor's rows in another order: row block i of the result is block order[i]; and the way back.
 Tensor reordered(const Tensor& rows, const std::vector<int>& order);
 std::vector<int> inverse(const std::vector<int>& order);
@@ -145,8 +185,10 @@ struct AdapterKey {
   size_t factor = 0;                            // its place in AdapterAlgorithm::factors()
 };
 
-// None if the key is no tensor of an algorithm that Wick computes.
-std::optional<AdapterKey> parse_adapter_key(std::string_view key);
+// None if the key is no tensor of an algorithm that Wick computes. `has` tells whether a key stands beside it: without
+// it factors that are known by that alone (Factor::beside) are none.
+std::optional<AdapterKey> parse_adapter_key(std::string_view key,
+                                            const std::function<bool(const std::string&)>& has = {});
 
 // The algorithm which Wick does not compute that a key belongs to: "LoHa", "DoRA", … Empty if it is none that we know.
 std::string_view other_lora_algorithm(std::string_view key);

@@ -13,19 +13,8 @@ struct Algorithm {
 };
 
 constexpr Algorithm kOtherAlgorithms[] = {
-    {".processor.qkv_lora", "a LoRA in XLabs' layout"},
-    {".processor.proj_lora", "a LoRA in XLabs' layout"},
-    {".lora_embedding_", "a LoRA of an embedding"},
-    {".oft_", "OFT"},
-    {".a1.weight", "GLoRA"},
-    {".a2.weight", "GLoRA"},
-    {".b1.weight", "GLoRA"},
-    {".b2.weight", "GLoRA"},
-    {".diff", "a full difference", true},
-    {".diff_b", "a full difference", true},
-    {".set_weight", "a full weight"},
-    {".w_norm", "a norm difference"},
-    {".b_norm", "a norm difference"},
+    {".oft_blocks.", "OFT in parts of a fused layer"}, {".oft_r", "OFT of PEFT before 0.16"},
+    {".oft_s", "OFT of PEFT before 0.16", true},       {".bm.weight", "a GLoRA with a middle factor", true},
     {".reshape_weight", "a reshaping LoRA"},
 };
 
@@ -98,18 +87,40 @@ const char* model_of_lora(const std::set<std::string>& keys) {
 }
 
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {
-  static const std::vector<const AdapterAlgorithm*> all = {&lora_algorithm(), &loha_algorithm(), &lokr_algorithm()};
+  static const std::vector<const AdapterAlgorithm*> all = {
+      &lora_algorithm(), &loha_algorithm(),     &lokr_algorithm(),      &full_algorithm(),
+      &norm_algorithm(), &glora_algorithm(),    &ia3_algorithm(),       &peft_ia3_algorithm(),
+      &oft_algorithm(),  &peft_oft_algorithm(), &peft_boft_algorithm(), &embedding_algorithm()};
   return all;
 }
 
-std::optional<AdapterKey> parse_adapter_key(std::string_view key) {
+namespace {
+
+// XLabs' names for LoRAs of FLUX's attentions: "double_blocks.0.processor.qkv_lora1.down.weight".
+std::optional<AdapterKey> parse_xlabs_key(std::string_view key) {
+  if (key.find(".processor.qkv_lora") == key.npos && key.find(".processor.proj_lora") == key.npos) return {};
+  const std::vector<AdapterAlgorithm::Factor>& factors = lora_algorithm().factors();
+  for (const auto& [suffix, factor] : {std::pair<std::string_view, size_t>{".down.weight", 0}, {".up.weight", 1}})
+    if (key.ends_with(suffix))
+      return AdapterKey{key.substr(0, key.size() - suffix.size()), factors[factor].name, &lora_algorithm(), factor};
+  return {};
+}
+
+}  // namespace
+
+std::optional<AdapterKey> parse_adapter_key(std::string_view key, const std::function<bool(const std::string&)>& has) {
+  if (const auto xlabs = parse_xlabs_key(key)) return xlabs;
   const auto module_before = [key](std::string_view suffix) {
     return key.ends_with(suffix) ? key.substr(0, key.size() - suffix.size()) : std::string_view();
+  };
+  const auto counts = [&](std::string_view module, const AdapterAlgorithm::Factor& factor) {
+    if (module.empty() || factor.beside.empty()) return !module.empty();
+    return has && has(std::string(module).append(factor.beside));
   };
   for (const AdapterAlgorithm* algorithm : adapter_algorithms())
     for (size_t i = 0; i < algorithm->factors().size(); ++i)
       for (const std::string_view suffix : algorithm->factors()[i].suffixes)
-        if (const std::string_view module = module_before(suffix); !module.empty())
+        if (const std::string_view module = module_before(suffix); counts(module, algorithm->factors()[i]))
           return AdapterKey{module, algorithm->factors()[i].name, algorithm, i};
   static constexpr std::pair<std::string_view, std::string_view> kOfAnyAlgorithm[] = {
       {".alpha", "alpha"},

@@ -21,10 +21,23 @@ void check_algorithm(std::string_view key, const std::string& file) {
   check(other.empty(), "{}: {} is {}, which Wick does not read", file, quote(key), other);
 }
 
-AdapterKey checked_key(std::string_view key, const std::string& file) {
-  if (const auto parsed = parse_adapter_key(key)) return *parsed;
-  fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
-       quote(key));
+// Settings that PEFT keeps beside the tensors, by the algorithms that they may be of.
+bool may_be_of(PeftConfig::Type type, const AdapterAlgorithm* algorithm) {
+  switch (type) {
+    case PeftConfig::Type::lora:
+      return algorithm == &lora_algorithm() || algorithm == &embedding_algorithm();
+    case PeftConfig::Type::loha:
+      return algorithm == &loha_algorithm();
+    case PeftConfig::Type::lokr:
+      return algorithm == &lokr_algorithm();
+    case PeftConfig::Type::oft:
+      return algorithm == &peft_oft_algorithm();
+    case PeftConfig::Type::boft:
+      return algorithm == &peft_boft_algorithm();
+    case PeftConfig::Type::ia3:
+      return algorithm == &peft_ia3_algorithm();
+  }
+  return false;
 }
 
 bool starts_with_any(std::string_view name, const std::vector<std::string>& prefixes) {
@@ -72,22 +85,36 @@ std::string AdapterSource::in_words() const {
 void AdapterSource::index() {
   check(!file_.tensors().empty(), "{}: holds no tensors", name());
   for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
-  const auto is_ours = [](const auto& tensor) { return parse_adapter_key(tensor.first).has_value(); };
+  const auto has = [this](const std::string& key) { return file_.has(key); };
+  const auto is_ours = [&](const auto& tensor) { return parse_adapter_key(tensor.first, has).has_value(); };
   check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),
         contents_in_words(safetensors_source(file_.path())));
   for (const auto& [key, info] : file_.tensors()) add(key);
-  check(!entries_.empty(), "{}: holds no module of a LoRA", name());
-  std::set<std::string> names;
-  for (const auto& [base, entry] : entries_) names.insert(base);
-  model_ = model_of_lora(names);
+  check(!entries_.empty() || !differences_.empty(), "{}: holds no module of a LoRA", name());
+  model_ = model_of_lora(module_names());
   for (const auto& [base, entry] : entries_) {
     check_factors(base, entry);
-    // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
-    check(settings_.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
-          "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
-          "adapter_model.safetensors",
-          name(), quote(base), kPeftLast);
+    check_setting(base, entry);
   }
+  for (const auto& [base, entry] : differences_) check_factors(base, entry);
+}
+
+std::set<std::string> AdapterSource::module_names() const {
+  std::set<std::string> names;
+  for (const Entries* entries : {&entries_, &differences_})
+    for (const auto& [base, entry] : *entries) names.insert(base);
+  return names;
+}
+
+void AdapterSource::check_setting(const std::string& base, const Entry& entry) const {
+  // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
+  check(settings_.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
+        "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
+        "adapter_model.safetensors",
+        name(), quote(base), kPeftLast);
+  const PeftConfig* config = settings_.of(base, name()).first;
+  check(!config || may_be_of(config->type, entry.algorithm), "{}: {} is of a {}, but {} has another peft_type", name(),
+        quote(first_key(entry)), entry.algorithm->name(), config ? config->source : "");
 }
 
 void AdapterSource::check_factors(const std::string& base, const Entry& entry) const {
@@ -96,24 +123,25 @@ void AdapterSource::check_factors(const std::string& base, const Entry& entry) c
     const bool is_there = entry.algorithm && !entry.keys[i].empty();
     check(is_there || factors[i].optional, "{}: {} has no {} factor", name(), quote(base), factors[i].name);
     check(!is_there || !trainable_ || !factors[i].frozen_only,
-          "{}: {} is applied, and not trained: a Tucker core or a bias of a LoRA; expected a file without such", name(),
-          quote(is_there ? entry.keys[i] : base));
+          "{}: {} is a {} of a {}, which is applied, and not trained; expected a file without such", name(),
+          quote(is_there ? entry.keys[i] : base), factors[i].name, entry.algorithm ? entry.algorithm->name() : "");
   }
   check(!trainable_ || entry.scalar.empty(), "{}: {} is applied, and not trained; expected a file without such", name(),
         quote(entry.scalar));
 }
 
 void AdapterSource::add(const std::string& key) {
-  if (is_bundled_embedding(key)) {
-    ++embeddings_;
-    return;
-  }
+  if (is_bundled_embedding(key)) return add_embedding(key);
   if (const std::string_view module = module_of_base(key); !module.empty()) {
     bases_[std::string(module)].key = key;
     return;
   }
-  const AdapterKey parsed = checked_key(key, name());
-  Entry& entry = entries_[std::string(parsed.module)];
+  const auto found = parse_adapter_key(key, [this](const std::string& other) { return file_.has(other); });
+  check(found.has_value(),
+        "{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", name(),
+        quote(key));
+  const AdapterKey parsed = *found;
+  Entry& entry = (parsed.algorithm == &full_algorithm() ? differences_ : entries_)[std::string(parsed.module)];
   if (parsed.algorithm) {
     check(!entry.algorithm || entry.algorithm == parsed.algorithm, "{}: {} is of a {}, and others of {} are of a {}",
           name(), quote(key), parsed.algorithm->name(), quote(parsed.module),
@@ -129,31 +157,73 @@ void AdapterSource::add(const std::string& key) {
   slot = key;
 }
 
+// bundle_emb.WORD.ENCODER, where a word may have dots. Of SD 1, and of an encoder's outputs ("clip_l_out"), are others.
+void AdapterSource::add_embedding(const std::string& key) {
+  const size_t begin = key.find('.') + 1, dot = key.rfind('.');
+  const std::string encoder = key.substr(dot + 1);
+  if (dot > begin && (encoder == "clip_l" || encoder == "clip_g" || encoder == "t5"))
+    words_[key.substr(begin, dot - begin)][encoder] = key;
+  else
+    other_embeddings_.push_back(key);
+}
+
+std::vector<std::string> AdapterSource::words() const {
+  std::vector<std::string> all;
+  for (const auto& [word, keys] : words_) all.push_back(word);
+  return all;
+}
+
+Tensor AdapterSource::word_vectors(const std::string& word, const std::string& encoder) const {
+  const auto found = words_.find(word);
+  if (found == words_.end() || !found->second.contains(encoder)) return {};
+  const std::string& key = found->second.at(encoder);
+  const Tensor vectors = read_finite(key);
+  check((vectors.rank() == 1 || vectors.rank() == 2) && vectors.numel() > 0,
+        "{}: {} should hold vectors, found shape {}", name(), quote(key), vectors.shape());
+  return vectors.rank() == 2 ? vectors : reshape(vectors, {1, -1});
+}
+
+// Of a LoRA.
+bool AdapterSource::has_bias(const Entry& entry) {
+  const auto& factors = entry.algorithm->factors();
+  const auto bias = std::ranges::find(factors, "bias", &AdapterAlgorithm::Factor::name);
+  return bias != factors.end() && !entry.keys[size_t(bias - factors.begin())].empty();
+}
+
 std::string AdapterSource::first_key(const Entry& entry) {
   return *std::ranges::find_if(entry.keys, [](const std::string& key) { return !key.empty(); });
 }
 
 std::vector<const ModuleName*> AdapterSource::find(const std::vector<ModuleName>& names) {
   std::vector<const ModuleName*> found;
+  const auto key_of = [&](const std::string& module) { return first_key(entries_of(module).front()->second); };
   for (const ModuleName& candidate : names) {
-    const auto entry = entries_.find(candidate.name);
     const auto is_known = [&](const ModuleName* other) { return other->name == candidate.name; };
-    if (entry == entries_.end() || std::ranges::any_of(found, is_known)) continue;
+    const std::vector<Entries::const_iterator> entries = entries_of(candidate.name);
+    if (entries.empty() || std::ranges::any_of(found, is_known)) continue;
     for (const ModuleName* other : found)
       check(!other->rows.overlap(candidate.rows),
             "{}: {} and {} are on the same rows of one layer; a LoRA has them once, fused or split", name(),
-            quote(first_key(entries_.at(other->name))), quote(first_key(entry->second)));
-    entry->second.used = true;
+            quote(key_of(other->name)), quote(key_of(candidate.name)));
+    for (const auto& entry : entries) entry->second.used = true;
     found.push_back(&candidate);
   }
   return found;
 }
 
+std::vector<AdapterSource::Entries::const_iterator> AdapterSource::entries_of(const std::string& module) const {
+  std::vector<Entries::const_iterator> all;
+  for (const Entries* entries : {&entries_, &differences_})
+    if (const auto entry = entries->find(module); entry != entries->end()) all.push_back(entry);
+  return all;
+}
+
 bool AdapterSource::stands_apart(const std::vector<ModuleName>& names) const {
-  return std::ranges::any_of(names, [&](const ModuleName& candidate) {
-    const auto entry = entries_.find(candidate.name);
-    return entry != entries_.end() && !(entry->second.algorithm->stacks() && entry->second.magnitude.empty());
-  });
+  const auto is_apart = [](const Entries::const_iterator& entry) {
+    return !entry->second.algorithm->stacks() || !entry->second.magnitude.empty();
+  };
+  return std::ranges::any_of(
+      names, [&](const ModuleName& candidate) { return std::ranges::any_of(entries_of(candidate.name), is_apart); });
 }
 
 std::vector<AdapterFactor> AdapterSource::read_factors(const Entry& entry) const {
@@ -163,11 +233,31 @@ std::vector<AdapterFactor> AdapterSource::read_factors(const Entry& entry) const
   return factors;
 }
 
-AdapterModule AdapterSource::read(const std::string& written_name, const ModuleName& found,
-                                  const LoraSite& site) const {
+std::vector<AdapterModule> AdapterSource::read(const std::string& written_name, const ModuleName& found,
+                                               const LoraSite& site) const {
+  std::vector<AdapterModule> modules;
+  for (const auto& entry : entries_of(found.name))
+    modules.push_back(read_entry(written_name, found, site, entry->second));
+  return modules;
+}
+
+// Which layers an algorithm may be on.
+void AdapterSource::check_layer(const Entry& entry, const LoraTarget& target) const {
+  const bool of_lookup = entry.algorithm == &embedding_algorithm(), of_norm = entry.algorithm == &norm_algorithm();
+  check(of_lookup == target.is_lookup && !of_norm, "{}: {} is of a {}, and this model has {} there", in_words(),
+        quote(first_key(entry)), entry.algorithm->name(),
+        target.is_lookup    ? "an embedding"
+        : target.kernel > 1 ? "a convolution"
+                            : "a linear layer");
+  check(!target.is_lookup || entry.magnitude.empty(), "{}: {} is a magnitude of an embedding, which Wick does not read",
+        name(), quote(entry.magnitude));
+}
+
+AdapterModule AdapterSource::read_entry(const std::string& written_name, const ModuleName& found, const LoraSite& site,
+                                        const Entry& entry) const {
   const std::string& name_in_file = found.name;
-  const Entry& entry = entries_.at(name_in_file);
   const ModuleRows& rows = found.rows;
+  check_layer(entry, site.target);
   AdapterModule module{int(rows.parts.size()) == rows.of ? written_name : name_in_file, site.target, entry.algorithm};
   const int64_t part = site.target.out / rows.of;
   check(part * rows.of == site.target.out, "{}: {} is {} of {} equal parts of {} outputs", name(), quote(name_in_file),
@@ -176,12 +266,10 @@ AdapterModule AdapterSource::read(const std::string& written_name, const ModuleN
   module.first = part * rows.first();
   if (!std::ranges::is_sorted(rows.parts))
     for (const int index : rows.parts) module.order.push_back(index - rows.first());
+  module.rotation = rotation_of(name_in_file, entry);
   module.factors = read_factors(entry);
   module.algorithm->from_file(module, in_words());
-  const int64_t rank = module.algorithm->rank(module);
-  const float scalar = entry.scalar.empty() ? 1 : number(entry.scalar);
-  module.alpha = scalar * alpha_of(name_in_file, entry, rank);
-  module.scale = rank > 0 ? module.alpha / float(rank) : scalar;
+  read_scale(module, name_in_file, entry);
   module.strength = given_.strength_of(site.path);
   check(std::isfinite(module.total_scale()), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
         quote(name_in_file), module.alpha);
@@ -193,10 +281,58 @@ AdapterModule AdapterSource::read(const std::string& written_name, const ModuleN
   if (const PeftConfig* config = settings_.of(name_in_file, name()).first) {
     check(!config->dora || module.magnitude.factor.value, "{}: {} has no magnitude, but {} says use_dora", name(),
           quote(name_in_file), config->source);
+    check(!config->bias || entry.algorithm != &lora_algorithm() || has_bias(entry),
+          "{}: {} has no bias, but {} says lora_bias", name(), quote(name_in_file), config->source);
     take_part_out(module, config->taken, name_in_file, site);
   }
   if (trainable_) make_trainable(module);
   return module;
+}
+
+void AdapterSource::read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const {
+  const int64_t rank = module.algorithm->rank(module);
+  const float scalar = entry.scalar.empty() ? 1 : number(entry.scalar);
+  module.alpha = scalar * alpha_of(name_in_file, entry, rank);
+  module.scale = rank > 0 ? module.alpha / float(rank) : scalar;
+  const auto [config, in_model] = settings_.of(name_in_file, name());
+  if (rank > 0 || !config || config->type != PeftConfig::Type::lokr) return;
+  // PEFT has a scale where LyCORIS has none, of two whole matrices.
+  const auto told = int64_t(config->rank_of(in_model).value_or(0));
+  check(told > 0, "{}: r is missing, on which the scale of {} depends", config->source, quote(name_in_file));
+  Tensor& first = module.factors.front().value;
+  first = first * (config->alpha_of(in_model, told) / float(told));
+}
+
+RotationSettings AdapterSource::rotation_of(const std::string& name_in_file, const Entry& entry) const {
+  RotationSettings rotation;
+  if (const PeftConfig* config = settings_.of(name_in_file, name()).first) return config->rotation;
+  constexpr int64_t kOneTrainersTerms = 5;
+  rotation.is_onetrainers = entry.algorithm == &peft_oft_algorithm();
+  if (rotation.is_onetrainers) rotation.neumann_terms = kOneTrainersTerms;
+  if (entry.algorithm != &oft_algorithm()) return rotation;
+  const auto module = file_.metadata().find("ss_network_module");
+  rotation.constrains_always = module != file_.metadata().end() && module->second.starts_with("networks.oft");
+  if (!entry.alpha.empty()) rotation.constraint = number(entry.alpha);
+  return rotation;
+}
+
+Tensor AdapterSource::read_vector(const ModuleName& found, const std::string& path, bool is_bias, int64_t count) const {
+  Tensor sum;
+  for (const auto& entry : entries_of(found.name)) {
+    const auto& [algorithm, keys, alpha, scalar, magnitude, used, vectors] = entry->second;
+    check(algorithm == &norm_algorithm() || algorithm == &full_algorithm(),
+          "{}: {} is of a {}, and this model has a norm there", in_words(), quote(first_key(entry->second)),
+          algorithm->name());
+    const std::string& key = keys[is_bias ? kDifferenceOfBias : kDifference];
+    if (key.empty()) continue;
+    const Tensor change = read_finite(key);
+    check(change.shape() == Shape{count}, "{}: {} should have shape {} for this model, found {}", in_words(),
+          quote(key), Shape{count}, change.shape());
+    vectors.insert(key);
+    const Tensor share = change * given_.strength_of(path);
+    sum = sum ? sum + share : share;
+  }
+  return sum;
 }
 
 void AdapterSource::make_trainable(AdapterModule& module) const {
@@ -213,7 +349,7 @@ float AdapterSource::number(const std::string& key) const {
 
 float AdapterSource::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
   const auto [config, module] = settings_.of(name_in_file, name());
-  if (config) {
+  if (config && rank > 0) {
     const std::optional<double> told = config->rank_of(module);
     check(!told || *told == double(rank), "{}: {} has rank {}, but {} says {}", name(), quote(name_in_file), rank,
           config->source, told.value_or(0));
@@ -274,29 +410,39 @@ void AdapterSource::check_base(const std::vector<ModuleName>& names, const LoraS
 void AdapterSource::check_complete(const std::vector<std::string>& elsewhere) const {
   std::vector<std::string> unknown;
   std::set<std::string> used, others;
-  for (const auto& [base, entry] : entries_) {
-    if (entry.used || starts_with_any(base, elsewhere)) {
-      if (entry.used) used.insert(base);
-      continue;
-    }
+  const std::set<std::string> all = module_names();
+  for (const std::string& base : all) {
+    const bool is_used = entries_of(base).front()->second.used;
+    if (is_used) used.insert(base);
+    if (is_used || starts_with_any(base, elsewhere)) continue;
     others.insert(base);
     unknown.push_back(quote(base));
   }
   const char* model = model_of_lora(others);
   check(unknown.empty(), "{}: {} of its {} fit no layer of this model: {}{}", name(), unknown.size(),
-        count_of(entries_.size(), "module"), first_few(unknown),
+        count_of(all.size(), "module"), first_few(unknown),
         model && model != model_of_lora(used) ? fmt::format("; it looks like a LoRA for {}", model) : "");
   check(!used.empty(), "{}: none of its {} is in the component that was loaded", name(),
-        count_of(entries_.size(), "module"));
+        count_of(all.size(), "module"));
   for (const auto& [base, matrix] : bases_)
     check(matrix.used, "{}: {} fits no layer of this model", name(), quote(matrix.key));
+  for (const std::string& base : used)
+    for (const auto& entry : entries_of(base)) check_vectors(entry->second);
+}
+
+// Whether a norm has all that the file changes of it.
+void AdapterSource::check_vectors(const Entry& entry) const {
+  if (entry.vectors.empty() && entry.algorithm != &norm_algorithm()) return;
+  for (const std::string& key : entry.keys)
+    check(key.empty() || entry.vectors.contains(key), "{}: {} fits no vector of this model's norm", name(), quote(key));
 }
 
 std::vector<std::string> AdapterSource::notes() const {
   std::vector<std::string> all;
-  if (embeddings_ > 0)
-    all.push_back(fmt::format("{}: {} of embeddings {} not applied, its LoRA is", name(),
-                              count_of(embeddings_, "tensor"), embeddings_ == 1 ? "is" : "are"));
+  if (!other_embeddings_.empty())
+    all.push_back(fmt::format("{}: {} of embeddings {} not applied, which replace no tokens: {}", name(),
+                              count_of(other_embeddings_.size(), "tensor"),
+                              other_embeddings_.size() == 1 ? "is" : "are", first_few(other_embeddings_)));
   double numbers = 0;  // in the matrices of which parts are computed
   for (const auto& [base, entry] : entries_) {
     const PeftConfig* config = settings_.of(base, name()).first;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,28 +21,38 @@ class AdapterSource {
   std::string name() const { return file_.path().string(); }
   const LoraFile& given() const { return given_; }
   bool is_trainable() const { return trainable_; }
-  size_t module_count() const { return entries_.size(); }
+  size_t module_count() const { return module_names().size(); }
 
   // The names among these that the file has. Throws Error where two of them stand for the same rows.
   std::vector<const ModuleName*> find(const std::vector<ModuleName>& names);
   // Whether one of these has an algorithm that does not stack.
   bool stands_apart(const std::vector<ModuleName>& names) const;
-  // The factors of a module that find() found, checked against the site.
-  AdapterModule read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const;
+  // The factors of a module that find() found, checked against the site: one with an algorithm, or a difference, or the
+  // one and the other, in the order in which they apply.
+  std::vector<AdapterModule> read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const;
+  // The change of a norm's vector of so many numbers, times the strength, of a module that find() found; empty where
+  // the file has none.
+  Tensor read_vector(const ModuleName& found, const std::string& path, bool is_bias, int64_t count) const;
   // For modules that the file does not change: throws Error if it replaces their matrix by another one.
   void check_base(const std::vector<ModuleName>& names, const LoraSite& site) const;
   // Throws Error if a module was not asked for that is not of the components whose names start with `elsewhere`.
   void check_complete(const std::vector<std::string>& elsewhere) const;
   // Remarks: tensors that are left aside, and slow work.
   std::vector<std::string> notes() const;
+  // The words that it teaches, and the vectors [n, dim] of one for an encoder, f32 on the host; empty where it has
+  // none.
+  std::vector<std::string> words() const;
+  Tensor word_vectors(const std::string& word, const std::string& encoder) const;
 
  private:
   struct Entry {
     const AdapterAlgorithm* algorithm = nullptr;
     std::vector<std::string> keys = {};  // of its factors, in the algorithm's order; empty where there is none
     std::string alpha = {}, scalar = {}, magnitude = {};  // their keys
-    bool used = false;
+    mutable bool used = false;
+    mutable std::set<std::string> vectors = {};  // keys of a norm that were asked for
   };
+  using Entries = std::map<std::string, Entry>;  // by base name
   struct Base {  // the matrix of a module as PEFT had it, which it puts in the place of the model's
     std::string key;
     mutable bool used = false;
@@ -52,6 +63,17 @@ class AdapterSource {
   std::string in_words() const;
   void index();
   void add(const std::string& key);
+  void add_embedding(const std::string& key);
+  std::set<std::string> module_names() const;
+  std::vector<Entries::const_iterator> entries_of(const std::string& module) const;
+  void check_setting(const std::string& base, const Entry& entry) const;
+  void check_layer(const Entry& entry, const LoraTarget& target) const;
+  void check_vectors(const Entry& entry) const;
+  void read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const;
+  AdapterModule read_entry(const std::string& written_name, const ModuleName& found, const LoraSite& site,
+                           const Entry& entry) const;
+  RotationSettings rotation_of(const std::string& name_in_file, const Entry& entry) const;
+  static bool has_bias(const Entry& entry);
   static std::string first_key(const Entry& entry);
   void check_factors(const std::string& base, const Entry& entry) const;
   std::vector<AdapterFactor> read_factors(const Entry& entry) const;
@@ -66,10 +88,12 @@ class AdapterSource {
   LoraFile given_;
   bool trainable_;
   LoraSettings settings_;
-  std::map<std::string, Entry> entries_ = {};  // by base name
-  std::map<std::string, Base> bases_ = {};     // by base name
-  int64_t embeddings_ = 0;                     // tensors that teach words, beside the LoRA
-  const char* model_ = nullptr;                // model_of_lora()
+  Entries entries_ = {};
+  Entries differences_ = {};                // of the full algorithm, beside which a module may have another one
+  std::map<std::string, Base> bases_ = {};  // by base name
+  std::map<std::string, std::map<std::string, std::string>> words_ = {};  // keys of embeddings, by word and encoder
+  std::vector<std::string> other_embeddings_ = {};                        // keys of those that are not applied
+  const char* model_ = nullptr;                                           // model_of_lora()
 };
 
 }  // namespace wick

@@ -70,7 +70,7 @@ class DoraLayer final : public LayerAdapter {
     const Tensor gain = module_.is_trained() ? trained_gain(below) : known_;
     if (m.strength != 1) return blended(below, x, gain, bias, residual);
     if (m.of_inputs) return change_->forward(below, scaled_channels(x, gain), bias, residual, ends_block);
-    return plus(scaled_channels(change_->forward(below, x, {}, {}, false), gain), bias, residual);
+    return finished(scaled_channels(change_->forward(below, x, {}, {}, false), gain), bias, residual);
   }
 
   Tensor merged(const Tensor& w) const override {
@@ -98,18 +98,13 @@ class DoraLayer final : public LayerAdapter {
   }
 
  private:
-  static Tensor plus(Tensor y, const Tensor& bias, const Tensor& residual) {
-    if (bias) y = y + cast(bias, y.dtype());
-    return residual ? y + residual : y;
-  }
-
   // ComfyUI's and LyCORIS' strength: between the layer below and the whole DoRA.
   Tensor blended(const LayerBelow& below, const Tensor& x, const Tensor& gain, const Tensor& bias,
                  const Tensor& residual) const {
     const Magnitude& m = module_.magnitude;
     const Tensor whole = m.of_inputs ? change_->forward(below, scaled_channels(x, gain), {}, {}, false)
                                      : scaled_channels(change_->forward(below, x, {}, {}, false), gain);
-    return plus(whole * m.strength + below(x, {}) * (1 - m.strength), bias, residual);
+    return finished(whole * m.strength + below(x, {}) * (1 - m.strength), bias, residual);
   }
 
   // m / |W + s B A|. With W A^T, or B^T W, the weight is read once and no product of its size is made:

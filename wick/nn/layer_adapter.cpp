@@ -1,9 +1,11 @@
 #include "wick/nn/layer_adapter.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "wick/ops/elementwise.h"
+#include "wick/ops/embedding.h"
 #include "wick/ops/gated.h"
 #include "wick/ops/matmul.h"
 #include "wick/ops/shape.h"
@@ -11,11 +13,7 @@
 namespace wick {
 
 Tensor LayerBelow::operator()(const Tensor& x, const Tensor& bias, const Tensor& residual, bool ends_block) const {
-  if (whole_) {
-    Tensor y = slice((*whole_)(x, {}), -1, first_, end_);
-    if (bias) y = y + cast(bias, y.dtype());
-    return residual ? y + residual : y;
-  }
+  if (whole_) return finished(slice((*whole_)(x, {}), -1, first_, end_), bias, residual);
   if (!adapters_.empty()) {
     const LayerBelow below(w, conv, adapters_.first(adapters_.size() - 1));
     return adapters_.back()->forward(below, x, bias, residual, ends_block);
@@ -31,6 +29,18 @@ LayerBelow LayerBelow::outputs(int64_t first, int64_t end) const {
   part.first_ = first;
   part.end_ = end;
   return part;
+}
+
+Tensor LayerBelow::merged() const {
+  if (whole_) return slice(whole_->merged(), 0, first_, end_);
+  Tensor all = cast(w, DType::f32);
+  for (const auto& adapter : adapters_) all = adapter->merged(all);
+  return all;
+}
+
+Tensor LayerAdapter::looked_up(const Tensor&, const Tensor& rows) const {
+  assert(false);
+  return rows;
 }
 
 Tensor LayerAdapter::gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const {
@@ -55,6 +65,22 @@ Tensor AdapterStack::merged(const Tensor& w) const {
   Tensor all = cast(w, DType::f32);
   for (const auto& adapter : adapters()) all = adapter->merged(all);
   return all;
+}
+
+Tensor AdapterStack::merged_bias(const Tensor& bias) const {
+  Tensor all = bias ? cast(bias, DType::f32) : bias;
+  for (const auto& adapter : adapters()) all = adapter->merged_bias(all);
+  return all;
+}
+
+bool AdapterStack::changes_bias() const {
+  return std::ranges::any_of(adapters(), [](const auto& adapter) { return adapter->changes_bias(); });
+}
+
+Tensor AdapterStack::embedding(const Tensor& table, const Tensor& ids, DType activations) const {
+  Tensor rows = wick::embedding(table, ids, activations);
+  for (const auto& adapter : adapters()) rows = adapter->looked_up(ids, rows);
+  return rows;
 }
 
 bool AdapterStack::needs_weight() const {
@@ -97,6 +123,24 @@ class OutputsOfLayer final : public LayerAdapter {
                  return adapter ? adapter->merged(rows) : cast(rows, DType::f32);
                }),
                0);
+  }
+
+  Tensor merged_bias(const Tensor& bias) const override {
+    std::vector<Tensor> all = each([&](const LayerAdapter* adapter, int64_t first, int64_t end) {
+      const Tensor part = bias ? slice(bias, 0, first, end) : bias;
+      return adapter ? adapter->merged_bias(part) : part;
+    });
+    if (std::ranges::none_of(all, [](const Tensor& part) { return bool(part); })) return {};
+    int64_t i = 0;
+    each([&](const LayerAdapter*, int64_t first, int64_t end) {
+      Tensor& part = all[size_t(i++)];
+      return part ? part : part = zeros({end - first});
+    });
+    return cat(all, 0);
+  }
+
+  bool changes_bias() const override {
+    return std::ranges::any_of(parts_, [](const OutputsAdapter& part) { return part.adapter->changes_bias(); });
   }
 
   bool needs_weight() const override {
@@ -151,6 +195,11 @@ std::shared_ptr<const LayerAdapter> on_outputs(std::vector<OutputsAdapter> parts
 }
 
 std::shared_ptr<const LayerAdapter> dense_change(const Tensor& change) { return std::make_shared<DenseChange>(change); }
+
+Tensor finished(Tensor y, const Tensor& bias, const Tensor& residual) {
+  if (bias) y = y + cast(bias, y.dtype());
+  return residual ? y + residual : y;
+}
 
 Tensor scaled_channels(const Tensor& x, const Tensor& gain) {
   const int64_t channels = gain.dim(0);

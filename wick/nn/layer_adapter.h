@@ -26,6 +26,7 @@ class LayerBelow {
   // The same for outputs [first, end) alone. It refers to this one.
   LayerBelow outputs(int64_t first, int64_t end) const;
   bool is_bare() const { return adapters_.empty() && !whole_; }  // nothing but w
+  Tensor merged() const;                                         // its weight in f32, with the adapters in it
 
   Tensor w;
   const Conv2d* conv;
@@ -45,6 +46,12 @@ class LayerAdapter {
   virtual Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const;
   // The weight with the adapter in it: f32, in w's layout and memory: [out, in], or [O, KH, KW, I] of a convolution.
   virtual Tensor merged(const Tensor& w) const = 0;
+  // The bias with the adapter in it, f32 [out]. It may be empty, which is zeros, before and after.
+  virtual Tensor merged_bias(const Tensor& bias) const { return bias; }
+  virtual bool changes_bias() const { return false; }
+  // Rows [..., dim] of an embedding's table, looked up for ids i64 [...], with the adapter in them. Other layers'
+  // adapters have none.
+  virtual Tensor looked_up(const Tensor& ids, const Tensor& rows) const;
   // Whether it is more than a function of x that is added to the layer's output.
   virtual bool needs_weight() const { return false; }
   // Called once, when the values of the weight below are there.
@@ -66,7 +73,10 @@ class AdapterStack {
                 bool ends_block = false) const;
   Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const;  // for inference
   Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const;
+  Tensor embedding(const Tensor& table, const Tensor& ids, DType activations) const;
   Tensor merged(const Tensor& w) const;
+  Tensor merged_bias(const Tensor& bias) const;  // see LayerAdapter
+  bool changes_bias() const;
   bool needs_weight() const;            // in some set
   void rest_on(const Tensor& w) const;  // in all
 
@@ -88,6 +98,9 @@ std::shared_ptr<const LayerAdapter> on_outputs(std::vector<OutputsAdapter> parts
 
 // Adds a dense change [out, in] or [O, KH, KW, I], in the dtype of activations.
 std::shared_ptr<const LayerAdapter> dense_change(const Tensor& change);
+
+// y with what a layer adds to it; both may be empty.
+Tensor finished(Tensor y, const Tensor& bias, const Tensor& residual);
 
 // x [..., D] times gain f32 [D]. Only the gain's difference from 1 is rounded to x's dtype.
 Tensor scaled_channels(const Tensor& x, const Tensor& gain);

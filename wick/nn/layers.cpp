@@ -81,16 +81,48 @@ Tensor Conv::operator()(const Tensor& x, const Tensor& added) const {
 }
 
 GroupNorm::GroupNorm(const Scope& s, int64_t channels, int group_count, float epsilon)
-    : weight(s.load("weight", {channels})), bias(s.load("bias", {channels})), groups(group_count), eps(epsilon) {}
+    : weight(s.load_norm("weight", {channels})),
+      bias(s.load_norm("bias", {channels})),
+      groups(group_count),
+      eps(epsilon) {}
 
 LayerNorm::LayerNorm(const Scope& s, int64_t dim, float epsilon)
-    : weight(s.load("weight", {dim})), bias(s.load("bias", {dim})), eps(epsilon) {}
+    : weight(s.load_norm("weight", {dim})), bias(s.load_norm("bias", {dim})), eps(epsilon) {}
 
-RmsNorm::RmsNorm(const Scope& s, int64_t dim, float epsilon) : weight(s.load("weight", {dim})), eps(epsilon) {}
+RmsNorm::RmsNorm(const Scope& s, int64_t dim, float epsilon) : weight(s.load_norm("weight", {dim})), eps(epsilon) {}
 
 Embedding::Embedding(const Scope& s, int64_t count, int64_t dim)
-    : table(s.load("weight", {count, dim})), activations(s.place().activations) {
-  s.check_base({dim, count});
+    : table(s.load("weight", {count, dim})),
+      activations(s.place().activations),
+      adapter(s.adapt(LoraTarget{.in = dim, .out = count, .is_lookup = true}, {})) {}
+
+void Embedding::add_words(const Scope& s, const std::string& encoder) {
+  const Tensor vectors = s.adapter() ? s.adapter()->word_vectors(encoder) : Tensor();
+  if (!vectors) return;
+  check(vectors.dim(1) == table.dim(1), "{}: the adapter's embeddings for {} have {} numbers, and this model's {}",
+        s.path(), encoder, vectors.dim(1), table.dim(1));
+  const MemoryScope scope(Purpose::adapter);
+  added = cast(vectors.to(table.memory()), activations);
+}
+
+Tensor Embedding::operator()(const Tensor& ids) const {
+  const auto rows_of = [this](const Tensor& known) {
+    return adapter ? adapter->embedding(table, known, activations) : embedding(table, known, activations);
+  };
+  if (!added) return rows_of(ids);
+  const int64_t count = table.dim(0);
+  const Tensor known = clone(ids), others = zeros(ids.shape(), DType::i64);
+  std::vector<float> is_added(size_t(ids.numel()));
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    int64_t& id = known.data<int64_t>()[i];
+    if (id < count) continue;
+    others.data<int64_t>()[i] = std::exchange(id, 0) - count;
+    is_added[size_t(i)] = 1;
+  }
+  Shape shape = ids.shape();
+  shape.push_back(1);
+  const Tensor choice = Tensor::of(is_added, shape).to(table.memory()), chosen = cast(choice, activations);
+  return rows_of(known) * cast(affine(choice, -1, 1), activations) + embedding(added, others, activations) * chosen;
 }
 
 }  // namespace wick

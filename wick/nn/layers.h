@@ -82,8 +82,13 @@ struct RmsNorm {
 struct Embedding {
   Tensor table;
   DType activations;
+  AdapterOfLayer adapter = {};
+  Tensor added = {};  // rows [n, dim] of `activations`, whose ids follow the table's
   Embedding(const Scope& s, int64_t count, int64_t dim);
-  Tensor operator()(const Tensor& ids) const { return embedding(table, ids, activations); }
+  // The words that the adapter teaches this encoder ("clip_l"): `added`.
+  void add_words(const Scope& s, const std::string& encoder);
+  int64_t ids() const { return table.dim(0) + (added ? added.dim(0) : 0); }  // all are below this
+  Tensor operator()(const Tensor& ids) const;                                // ids i64 on the host
 };
 
 // `count` blocks of the model at s/0, s/1, …

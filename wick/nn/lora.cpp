@@ -55,6 +55,11 @@ class LoraLayer final : public LayerAdapter {
     if (done < base.dim(0)) rows.push_back(slice(base, 0, done, base.dim(0)));
     return cat(rows, 0);
   }
+  Tensor merged_bias(const Tensor& bias) const override {
+    if (!shift_) return bias;
+    return bias ? bias + shift_.to(bias.memory()) : shift_;
+  }
+  bool changes_bias() const override { return bool(shift_); }
 
  private:
   Lora lora_;

@@ -104,8 +104,33 @@ TakenFromBase taken_by(const nlohmann::json& config, const std::string& key, con
   return TakenFromBase::nothing;
 }
 
+PeftConfig::Type type_named(const std::string& name, const std::string& source) {
+  using Type = PeftConfig::Type;
+  constexpr std::pair<std::string_view, Type> kTypes[] = {{"LORA", Type::lora}, {"LOHA", Type::loha},
+                                                          {"LOKR", Type::lokr}, {"OFT", Type::oft},
+                                                          {"BOFT", Type::boft}, {"IA3", Type::ia3}};
+  for (const auto& [known, type] : kTypes)
+    if (name == known) return type;
+  fail("{}: peft_type is {}; Wick reads LORA, LOHA, LOKR, OFT, BOFT and IA3", source, quote(name));
+}
+
+// OFTConfig's. Before it had use_cayley_neumann PEFT computed Cayley's transform.
+RotationSettings rotation_of(const nlohmann::json& json, const std::string& source) {
+  RotationSettings rotation;
+  const auto is_set = [&](const char* key) {
+    return json.contains(key) && !json.at(key).is_null() && get<bool>(json, key, source);
+  };
+  rotation.shares_blocks = is_set("block_share");
+  if (is_set("use_cayley_neumann")) rotation.neumann_terms = get<int64_t>(json, "num_cayley_neumann_terms", source);
+  check(rotation.neumann_terms == 0 || (rotation.neumann_terms >= 2 && rotation.neumann_terms <= 1000),
+        "{}: num_cayley_neumann_terms should be from 2 to 1000, found {}", source, rotation.neumann_terms);
+  if (is_set("coft")) rotation.coft_bound = get<double>(json, "eps", source);
+  return rotation;
+}
+
 // The config in the keys that begin with `prefix`.
-PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const std::string& source) {
+PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const std::string& source,
+                     PeftConfig::Type type = PeftConfig::Type::lora) {
   const nlohmann::json& json = all.json;
   for (const char* key : kOff) {
     const auto found = json.find(prefix + key);
@@ -115,13 +140,18 @@ PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const 
   const auto is_given = [&](const char* key) {
     return json.contains(prefix + key) && !json.at(prefix + key).is_null();
   };
-  PeftConfig config{.source = source};
+  PeftConfig config{.source = source, .type = type};
+  if (type == PeftConfig::Type::oft) config.rotation = rotation_of(json, source);
+  const bool has_rank =
+      type != PeftConfig::Type::oft && type != PeftConfig::Type::boft && type != PeftConfig::Type::ia3;
+  if (!has_rank) return config;
   if (is_given("r")) config.rank = get<int64_t>(json, prefix + "r", source);
   check(config.rank.value_or(1) > 0, "{}: {}r should be at least 1, found {}", source, prefix, config.rank.value_or(0));
-  config.alpha = get<double>(json, prefix + "lora_alpha", source);
+  config.alpha = get<double>(json, prefix + (type == PeftConfig::Type::lora ? "lora_alpha" : "alpha"), source);
   config.rslora = is_given("use_rslora") && get<bool>(json, prefix + "use_rslora", source);
   config.alphas = patterns_of(all, prefix + "alpha_pattern", source);
   config.ranks = patterns_of(all, prefix + "rank_pattern", source);
+  config.bias = is_given("lora_bias") && get<bool>(json, prefix + "lora_bias", source);
   config.dora = is_given("use_dora") && get<bool>(json, prefix + "use_dora", source);
   config.taken = taken_by(json, prefix + "init_lora_weights", source);
   return config;
@@ -132,8 +162,7 @@ PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const 
 PeftConfig PeftConfig::read(const std::filesystem::path& file) {
   const OrderedObject all(read_file(file, kMostConfig), file.string());
   const auto type = get<std::string>(all.json, "peft_type", file.string());
-  check(type == "LORA", "{}: peft_type is {}; Wick reads LORA", file.string(), quote(type));
-  return config_of(all, "", file.string());
+  return config_of(all, "", file.string(), type_named(type, file.string()));
 }
 
 std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view json, const std::string& source) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "wick/core/tensor.h"
+#include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/name_pattern.h"
 
 namespace wick {
@@ -21,17 +22,22 @@ class SafetensorsFile;
 // (`init_lora_weights`; LoraLayer.update_layer of peft/tuners/lora/layer.py).
 enum class TakenFromBase { nothing, largest_part, first_columns };  // the latter are PiSSA's and OLoRA's
 
-// A LoraConfig: adapter_config.json, or diffusers' copy of one beside the tensors.
+// A PeftConfig, mostly a LoraConfig: adapter_config.json, or diffusers' copy of one beside the tensors.
 struct PeftConfig {
   using Patterns = std::vector<std::pair<NamePattern, double>>;  // the first that fits a module decides
 
-  std::string source;           // the file and, in it, the place: for errors
+  enum class Type { lora, loha, lokr, oft, boft, ia3 };
+
+  std::string source;  // the file and, in it, the place: for errors
+  Type type = Type::lora;
   std::optional<int64_t> rank;  // unless a pattern tells it
   double alpha = 0;
   bool rslora = false;  // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
   Patterns alphas, ranks;
   bool dora = false;  // every module has a magnitude (nn/dora.h)
+  bool bias = false;  // and every up its bias
   TakenFromBase taken = TakenFromBase::nothing;
+  RotationSettings rotation = {};  // OFT's
 
   // Throws Error naming a setting that changes an adapter's computation and that Wick does not know.
   static PeftConfig read(const std::filesystem::path& file);

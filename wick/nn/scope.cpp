@@ -43,6 +43,18 @@ AdapterOfLayer Scope::adapt(const std::vector<LoraSite>& sites, const Tensor& we
   return adapter;
 }
 
+Tensor Scope::load_norm(const std::string& name, const Shape& shape) const {
+  const Tensor base = load(name, shape);
+  if (!adapter_) return base;
+  const size_t dot = name.rfind('.');
+  const std::string module = dot == name.npos ? path_ : path_ + "." + name.substr(0, dot);
+  const bool is_bias = name.substr(dot == name.npos ? 0 : dot + 1) == "bias";
+  const auto change = adapter_->match_vector(module, is_bias, shape[0], place());
+  if (!change) return base;
+  weights_.when_read([change, base] { change->rest_on(base); });
+  return change->value();
+}
+
 void Scope::check_base(const LoraTarget& target) const {
   if (adapter_) adapter_->check_base(site(target));
 }

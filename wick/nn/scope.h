@@ -50,6 +50,8 @@ class Scope {
   Tensor load_bias(const std::string& name, const Shape& shape) const {
     return weights_.load_bias(prefix_ + name, shape);
   }
+  // A vector of a norm, "NORM.weight" or "bias", with what the adapter has for it; f32.
+  Tensor load_norm(const std::string& name, const Shape& shape) const;
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   StackedTensor load_stacked_biases(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   Tensor read(const std::string& name, const Shape& shape) const { return weights_.read(prefix_ + name, shape); }
@@ -66,6 +68,7 @@ class Scope {
   AdapterOfLayer adapt(const LoraTarget& target, const Tensor& weight) const { return adapt({site(target)}, weight); }
   AdapterOfLayer adapt(const std::vector<LoraSite>& sites, const Tensor& weight) const;
   bool stand_apart(const std::vector<LoraSite>& sites) const { return adapter_ && adapter_->stand_apart(sites); }
+  const Adapter* adapter() const { return adapter_; }
   // For modules that are not adapted (Adapter::check_base).
   void check_base(const LoraTarget& target) const;
 

@@ -22,16 +22,26 @@ const ClipTokenizer& ClipTexts::tokenizer() const {
   return tokenizer_.emplace(kind_ == ClipKind::l ? read : read.padded_with(0));
 }
 
+std::vector<AddedToken> ClipTexts::words() const {
+  return added_tokens(adapter_, kind_ == ClipKind::l ? "clip_l" : "clip_g", config_.vocab);
+}
+
 TextLength ClipTexts::length(const std::string& text) const {
-  if (syntax_ == PromptSyntax::plain)
-    return {.tokens = tokenizer().length(text) - 2, .limit = tokenizer().max_length() - 2};
+  const bool is_plain = syntax_ == PromptSyntax::plain;
+  if (is_plain) return {.tokens = int64_t(plain_ids(text).size()), .limit = tokenizer().max_length() - 2};
   TextLength length{.tokens = 0};
-  for (const WeightedText& part : weighted_texts(text)) length.tokens += tokenizer().length(part.text) - 2;
+  for (const WeightedText& part : weighted_texts(text, words()))
+    length.tokens += part.ids.empty() ? tokenizer().length(part.text) - 2 : int64_t(part.ids.size());
   return length;
+}
+
+std::vector<int64_t> ClipTexts::plain_ids(const std::string& text) const {
+  return ids_with_words(text, words(), [this](const std::string& part) { return tokenizer().encode_bare(part); });
 }
 
 void ClipTexts::load(const Scope& s) {
   outline_ = s.weights().is_outline();
+  adapter_ = s.adapter();
   encoder_.emplace(s, config_);
   s.weights().read_deferred();
 }
@@ -39,10 +49,10 @@ void ClipTexts::load(const Scope& s) {
 ClipIds ClipTexts::ids(const std::string& text) const {
   if (syntax_ == PromptSyntax::plain) {
     const std::vector<int64_t> ids =
-        outline_ ? std::vector<int64_t>(size_t(config_.positions)) : tokenizer().encode(text);
+        outline_ ? std::vector<int64_t>(size_t(config_.positions)) : tokenizer().framed(plain_ids(text));
     return {Tensor::of(ids, {1, int64_t(ids.size())})};
   }
-  const auto [ids, weights] = clip_chunks(weighted_texts(text), tokenizer());
+  const auto [ids, weights] = clip_chunks(weighted_texts(text, words()), tokenizer());
   const int64_t length = tokenizer().max_length();
   const Shape shape = {1, int64_t(ids.size()) / length, length};
   return {Tensor::of(ids, shape), weights_tensor(weights, shape)};

@@ -33,7 +33,8 @@ class ClipTexts {
   const ClipTokenizer& tokenizer() const;
   TextLength length(const std::string& text) const;
 
-  // An outline has no weights, and reads a tokenizer only to count chunks.
+  // An outline has no weights, and reads a tokenizer only to count chunks. Words that the adapter teaches are known
+  // from here on.
   void load(const Scope& s);
   void drop() { encoder_.reset(); }
 
@@ -41,11 +42,15 @@ class ClipTexts {
   ClipStates operator()(const ClipIds& text) const;
 
  private:
+  std::vector<AddedToken> words() const;
+  std::vector<int64_t> plain_ids(const std::string& text) const;  // without start and end
+
   Checkpoint model_;
   ClipKind kind_;
   PromptSyntax syntax_;
   ClipConfig config_;
   bool outline_ = false;
+  const Adapter* adapter_ = nullptr;
   mutable std::optional<ClipTokenizer> tokenizer_;
   std::optional<ClipText> encoder_;
 };

@@ -156,7 +156,7 @@ Component clip_component(const std::string& name, std::vector<std::string> lora_
     const ClipConfig config = ClipConfig::read(source.model.component(name), kind);
     const ClipText model(source.scope(name), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
-      const ClipOutput y = model(in.ids("input_ids", {"B", "T"}, config.vocab));
+      const ClipOutput y = model(in.ids("input_ids", {"B", "T"}, model.ids()));
       return {{{"last_hidden_state", y.last}, {"penultimate_hidden_state", y.penultimate}, {"pooled", y.pooled}},
               squared_error(y.last)};
     };
@@ -169,7 +169,7 @@ Component t5_component(const std::string& name, std::vector<std::string> lora_pr
     const T5Config config = T5Config::read(source.model.component(name));
     const T5Encoder model(source.scope(name), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
-      const Tensor ids = in.ids("input_ids", {"B", "T"}, config.vocab);
+      const Tensor ids = in.ids("input_ids", {"B", "T"}, model.ids());
       const Tensor mask = in.has("attention_mask") ? in.ids("attention_mask", {"B", "T"}, 2) : Tensor();
       const Tensor y = cast(model(ids, mask), DType::f32);
       return {{{"last_hidden_state", y}}, squared_error(y)};

@@ -2,10 +2,12 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include "wick/io/file.h"
+#include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
@@ -26,34 +28,61 @@ class Changes {
 
   // Called once with every tensor. `load` gives it as the model has it.
   void look_at(const std::string& name, const Shape& shape, std::function<Tensor()> load) {
-    constexpr std::string_view kWeight = ".weight";
+    names_.insert(name);
+    const std::string path = "llama." + name.substr(0, name.rfind('.'));
+    if (shape.rank() == 1 && name.ends_with(kNorm))
+      if (auto change = adapter_.match_vector(path, /*is_bias=*/false, shape[0]))
+        vectors_.emplace(name, std::move(change));
     if (shape.rank() != 2 || !name.ends_with(kWeight)) return;
-    if (name == "model.embed_tokens.weight") embedding_ = load;
-    const std::string path = "llama." + name.substr(0, name.size() - kWeight.size());
-    if (auto adapter = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}}))
-      adapters_.emplace(name, std::move(adapter));
+    const bool is_embedding = name == kEmbedding;
+    if (is_embedding) embedding_ = load;
+    const LoraTarget target{.in = shape[1], .out = shape[0], .is_lookup = is_embedding};
+    if (auto adapter = adapter_.match({{path, target, std::move(load)}})) adapters_.emplace(name, std::move(adapter));
   }
   // Called when every tensor of a model of this config was looked at. One table serves a tied model's head and
   // embedding, and a LoRA on the head is not one on the embedding.
   void check_complete(const LlamaConfig& config) {
     const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
-    check(!config.tied || adapters_.contains("lm_head.weight") || !adapter_.match({head}),
+    const bool has_head = adapters_.contains("lm_head.weight");
+    check(!config.tied || has_head || !adapter_.match({head}),
           "--lora: one of them is on lm_head, which has no weights of its own in this model: they are the embedding's. "
           "It runs beside the model, and cannot be merged");
+    check(!config.tied || has_head || !adapters_.contains(kEmbedding),
+          "--lora: one of them is on embed_tokens, whose weights are also the head's in this model. It runs beside the "
+          "model, and cannot be merged");
     adapter_.check_complete();
+    for (const auto& [name, adapter] : adapters_)
+      check(names_.contains(bias_of(name)) || !adapter->merged_bias({}),
+            "--lora: one of them gives {} a bias, which it does not have in this model. It runs beside the model, and "
+            "cannot be merged",
+            quote(name));
   }
 
   // Functions by name that turn the stored matrix into the merged one, in f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits() const {
     std::map<std::string, std::function<Tensor(const Tensor&)>> all;
-    for (const auto& [name, adapter] : adapters_)
+    for (const auto& [name, adapter] : adapters_) {
       all[name] = [adapter = adapter](const Tensor& w) { return adapter->merged(w); };
+      if (const std::string bias = bias_of(name); names_.contains(bias) && adapter->changes_bias())
+        all[bias] = [adapter = adapter](const Tensor& b) { return adapter->merged_bias(b); };
+    }
+    for (const auto& [name, change] : vectors_)
+      all[name] = [change = change](const Tensor& base) { return change->merged(base); };
     return all;
   }
 
  private:
+  static constexpr std::string_view kWeight = ".weight", kNorm = "norm.weight";
+  static constexpr const char* kEmbedding = "model.embed_tokens.weight";
+
+  static std::string bias_of(const std::string& weight) {
+    return weight.substr(0, weight.size() - kWeight.size()) + ".bias";
+  }
+
   Adapter adapter_;
   std::map<std::string, AdapterOfLayer> adapters_;
+  std::map<std::string, std::shared_ptr<const VectorChange>> vectors_;  // of norms
+  std::set<std::string> names_;                                         // of all tensors
   std::function<Tensor()> embedding_;
 };
 

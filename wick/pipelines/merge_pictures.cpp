@@ -221,9 +221,38 @@ class Merge {
       const AdapterOfLayer adapter = adapter_.match({site});
       if (!adapter || has_no_strength(component.name)) continue;
       network->edit(tensor, [adapter](const Tensor& w) { return adapter->merged(w); });
+      edit_bias(*network, site.path, watch.tensors.at(component.name), adapter);
       ++modules_;
     }
+    look_at_norms(component.name, watch, *network);
     if (network->edits() > 0) networks_[component.name] = network;
+  }
+
+  static void edit_bias(ChangedNetwork& network, const std::string& path, const std::set<std::string>& tensors,
+                        const AdapterOfLayer& adapter) {
+    if (!adapter->changes_bias()) return;
+    const std::string bias = path.substr(path.find('.') + 1) + ".bias";
+    check(tensors.contains(bias) || !adapter->merged_bias({}),
+          "--lora: one of them gives {} a bias, which it does not have in this model. It runs beside the model, and "
+          "cannot be merged",
+          quote(path));
+    if (tensors.contains(bias)) network.edit(bias, [adapter](const Tensor& b) { return adapter->merged_bias(b); });
+  }
+
+  // Vectors of which no layer with a matrix asks.
+  void look_at_norms(const std::string& component, const ComponentWatch& watch, ChangedNetwork& network) {
+    std::set<std::string> layers;
+    for (const LoraSite& site : watch.sites) layers.insert(site.path);
+    for (const std::string& tensor : watch.tensors.at(component)) {
+      const size_t dot = tensor.rfind('.');
+      const std::string path = component + "." + tensor.substr(0, dot);
+      const std::optional<StoredTensor> stored = watch.sources.at(component).find(tensor, {});
+      if (layers.contains(path) || !stored || stored->shape.rank() != 1) continue;
+      const auto change = adapter_.match_vector(path, tensor.ends_with(".bias"), stored->shape[0]);
+      if (!change || has_no_strength(component)) continue;
+      network.edit(tensor, [change](const Tensor& base) { return change->merged(base); });
+      ++modules_;
+    }
   }
 
   bool has_no_strength(const std::string& component) const {

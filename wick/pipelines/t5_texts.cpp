@@ -46,14 +46,21 @@ const T5Tokenizer& T5Texts::tokenizer() const {
 
 TextLength T5Texts::length(const std::string& text) const {
   TextLength length{.tokens = 0, .limit = options_.tokens - 1};
-  const bool is_plain = syntax_ == PromptSyntax::plain;
-  for (const WeightedText& part : is_plain ? std::vector<WeightedText>{{text}} : weighted_texts(text))
-    length.tokens += tokenizer().length(part.text) - 1;
+  const std::vector<int64_t> ids =
+      syntax_ == PromptSyntax::plain ? plain_ids(text) : t5_ids(weighted_texts(text, words()), tokenizer()).ids;
+  length.tokens = int64_t(ids.size()) - (syntax_ == PromptSyntax::plain ? 0 : 1);
   return length;
+}
+
+std::vector<AddedToken> T5Texts::words() const { return added_tokens(adapter_, "t5", config_.vocab); }
+
+std::vector<int64_t> T5Texts::plain_ids(const std::string& text) const {
+  return ids_with_words(text, words(), [this](const std::string& part) { return tokenizer().encode_bare(part); });
 }
 
 void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
   outline_ = s.weights().is_outline();
+  adapter_ = s.adapter();
   BlockSchedule blocks = BlockSchedule::recomputing_all(options.block_schedule.recomputes_any());
   if (options.stream_text_encoder)
     blocks.stream(s.weights().stream(
@@ -66,7 +73,7 @@ void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
 NamedTensors T5Texts::ids(const std::string& text) const {
   const Shape shape = {1, options_.tokens};
   if (syntax_ == PromptSyntax::comfyui) {
-    auto [ids, weights] = t5_ids(weighted_texts(text), tokenizer());
+    auto [ids, weights] = t5_ids(weighted_texts(text, words()), tokenizer());
     check_usage(ids.size() <= size_t(options_.tokens),
                 "--t5-tokens: a prompt takes {} with its end, and ComfyUI cuts none; expected as many, found {}",
                 count_of(ids.size(), "token"), options_.tokens);
@@ -78,7 +85,7 @@ NamedTensors T5Texts::ids(const std::string& text) const {
   }
   std::vector<int64_t> ids(static_cast<size_t>(options_.tokens));
   if (!outline_) {
-    ids = tokenizer().encode(text, options_.tokens);
+    ids = tokenizer().framed(plain_ids(text), options_.tokens);
     if (options_.mask) std::rotate(ids.begin(), std::ranges::find(ids, tokenizer().end_id()) + 1, ids.end());
   }
   return {{kTokens, Tensor::of(ids, shape)}};

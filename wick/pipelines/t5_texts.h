@@ -33,7 +33,8 @@ class T5Texts {
   const T5Tokenizer& tokenizer() const;  // read when first asked for
   TextLength length(const std::string& text) const;
 
-  // An outline has no weights, and a tokenizer only for weighted texts.
+  // An outline has no weights, and a tokenizer only for weighted texts. Words that the adapter teaches are known from
+  // here on.
   void load(const Scope& s, const DiffusionOptions& options);
   void drop() { encoder_.reset(); }
 
@@ -45,11 +46,15 @@ class T5Texts {
   static Tensor ranges(const NamedTensors& parts, int64_t tokens);
 
  private:
+  std::vector<AddedToken> words() const;
+  std::vector<int64_t> plain_ids(const std::string& text) const;  // without the end
+
   T5Config config_;
   std::filesystem::path tokenizer_path_;  // a folder or a file
   T5Options options_;
   PromptSyntax syntax_;
   bool outline_ = false;
+  const Adapter* adapter_ = nullptr;
   mutable std::optional<T5Tokenizer> tokenizer_;
   std::optional<T5Encoder> encoder_;
 };

@@ -116,7 +116,7 @@ TextToImage TextToImage::load(Diffusion& model, DiffusionOptions options, const 
   model.load(options, {DiffusionPart::text_encoders});
   TextToImage loaded(model);
   loaded.adapter_ = options.adapter;
-  loaded.adapts_text_ = options.adapter && options.adapter->covers("text_encoder");
+  loaded.adapts_text_ = options.adapter && (options.adapter->covers("text_encoder") || options.adapter->has_words());
   loaded.encode(requests);
   model.drop_encoders();
   const auto end = end_of_batch(requests.begin(), requests.end(), at_once);

@@ -1,10 +1,21 @@
 #include "wick/pipelines/text_weights.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "wick/ops/ops.h"
 
 namespace wick {
+
+std::vector<AddedToken> added_tokens(const Adapter* adapter, const std::string& encoder, int64_t vocabulary) {
+  std::vector<AddedToken> all;
+  if (!adapter) return all;
+  for (const AddedWord& word : adapter->words(encoder)) {
+    AddedToken& token = all.emplace_back(AddedToken{word.word, std::vector<int64_t>(size_t(word.count))});
+    std::iota(token.ids.begin(), token.ids.end(), vocabulary + word.first);
+  }
+  return all;
+}
 
 Tensor weights_tensor(const std::vector<float>& weights, const Shape& shape) {
   const bool any = std::ranges::any_of(weights, [](float weight) { return weight != 1; });

@@ -236,6 +236,20 @@ std::vector<int64_t> ClipTokenizer::encode_whole(std::string_view text) const {
   return ids;
 }
 
+std::vector<int64_t> ClipTokenizer::encode_bare(std::string_view text) const {
+  std::vector<int64_t> ids = tokens(text, kMaxTextBytes + 1);
+  ids.erase(ids.begin());
+  return ids;
+}
+
+std::vector<int64_t> ClipTokenizer::framed(std::vector<int64_t> ids) const {
+  ids.insert(ids.begin(), bos_);
+  ids.resize(std::min(ids.size(), size_t(max_length_ - 1)));
+  ids.push_back(eos_);
+  ids.resize(size_t(max_length_), pad_);
+  return ids;
+}
+
 std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) const {
   check_text(text, kMaxTextBytes);
   const std::string normal = lower_case(normalize_nfc(text));

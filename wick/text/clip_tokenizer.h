@@ -34,8 +34,11 @@ class ClipTokenizer {
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
   // out in the text become their ids, the padding token among them: OpenCLIP's tokenizer pads with "!".
   std::vector<int64_t> encode(std::string_view text) const;
-  // The same, neither cut nor padded.
+  // The same, neither cut nor padded; and without start and end.
   std::vector<int64_t> encode_whole(std::string_view text) const;
+  std::vector<int64_t> encode_bare(std::string_view text) const;
+  // encode()'s form of such tokens.
+  std::vector<int64_t> framed(std::vector<int64_t> bare) const;
   // The number of those: encode() cuts the ones beyond max_length().
   int64_t length(std::string_view text) const { return int64_t(encode_whole(text).size()); }
 

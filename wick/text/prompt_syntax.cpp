@@ -134,22 +134,26 @@ void add_parts(std::string_view marked, double weight, int depth, std::vector<We
   }
 }
 
+constexpr std::string_view kMark = "embedding:";
+
 // ComfyUI takes `embedding:` for a reference at the start of a part, and behind a space or the end of a line.
 void check_no_embedding(const std::string& text) {
-  constexpr std::string_view kMark = "embedding:";
   for (size_t at = text.find(kMark); at != text.npos; at = text.find(kMark, at + 1))
     check_usage(at > 0 && text[at - 1] != ' ' && text[at - 1] != '\n',
-                "--prompt-syntax comfyui: {} names an embedding (textual inversion), which Wick cannot load; leave it "
+                "--prompt-syntax comfyui: {} names an embedding (textual inversion) that no --lora holds; leave it "
                 "out of the prompt",
                 quote(text.substr(at, text.find_first_of(" \n", at) - at)));
 }
 
 }  // namespace
 
-std::vector<WeightedText> weighted_texts(std::string_view prompt) {
+std::vector<WeightedText> weighted_texts(std::string_view prompt, const std::vector<AddedToken>& words) {
   check_text(prompt, ClipTokenizer::kMaxTextBytes);
-  std::vector<WeightedText> parts;
-  add_parts(with_escapes_marked(prompt), 1, 0, parts);
+  std::vector<WeightedText> whole, parts;
+  add_parts(with_escapes_marked(prompt), 1, 0, whole);
+  for (const auto& [text, weight, ids] : whole)
+    for (TextOrIds& part : parts_at_words(text, words, kMark))
+      parts.push_back({std::move(part.text), weight, std::move(part.ids)});
   for (const WeightedText& part : parts) {
     check_no_embedding(part.text);
     check_usage(std::isfinite(part.weight), "--prompt-syntax comfyui: {} has a weight that is not finite",
@@ -173,10 +177,8 @@ WeightedIds clip_chunks(const std::vector<WeightedText>& parts, const ClipTokeni
   };
   const auto begin_next = [&] { finish(), add(tokenizer.bos_id(), 1); };
   add(tokenizer.bos_id(), 1);
-  for (const auto& [text, weight] : parts) {
-    std::vector<int64_t> ids = tokenizer.encode_whole(text);
-    ids.pop_back();
-    ids.erase(ids.begin());
+  for (const auto& [text, weight, given] : parts) {
+    const std::vector<int64_t> ids = given.empty() ? tokenizer.encode_bare(text) : given;
     if (ids.size() < kDivided && filled() + ids.size() > most) begin_next();
     for (const int64_t id : ids) {
       if (filled() == most) begin_next();
@@ -189,9 +191,9 @@ WeightedIds clip_chunks(const std::vector<WeightedText>& parts, const ClipTokeni
 
 WeightedIds t5_ids(const std::vector<WeightedText>& parts, const T5Tokenizer& tokenizer) {
   WeightedIds all;
-  for (const auto& [text, weight] : parts) {
-    const std::vector<int64_t> ids = tokenizer.encode(text);
-    all.ids.insert(all.ids.end(), ids.begin(), ids.end() - 1);
+  for (const auto& [text, weight, given] : parts) {
+    const std::vector<int64_t> ids = given.empty() ? tokenizer.encode_bare(text) : given;
+    all.ids.insert(all.ids.end(), ids.begin(), ids.end());
     all.weights.resize(all.ids.size(), weight);
   }
   all.ids.push_back(tokenizer.end_id());

@@ -9,12 +9,17 @@
 // A ")" that closes nothing makes text of the next "(" too. A "(" that nothing closes is text, unless the prompt, or
 // the pair around it, ends with a ")": the two are a pair then. Source: ComfyUI (comfy/sd1_clip.py, October 2025),
 // where parts between parentheses are tokenized one by one, too.
+//
+//   embedding:WORD   is a word that has vectors of its own (text/added_token.h); so is WORD alone, other than in
+//   ComfyUI
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "wick/text/added_token.h"
 
 namespace wick {
 
@@ -29,13 +34,15 @@ enum class PromptSyntax {
 struct WeightedText {
   std::string text;
   float weight = 1;
+  std::vector<int64_t> ids = {};  // in place of the text
 
   bool operator==(const WeightedText&) const = default;
 };
 
 // The parts of a prompt in ComfyUI's syntax. Throws UsageError for a weight that is not finite, parentheses deeper than
-// 256 levels, and ComfyUI's `embedding:NAME` (textual inversion); Error for text that is not UTF-8 or too long.
-std::vector<WeightedText> weighted_texts(std::string_view prompt);
+// 256 levels, and `embedding:NAME` of another than these words, which become parts; Error for text that is not UTF-8 or
+// too long.
+std::vector<WeightedText> weighted_texts(std::string_view prompt, const std::vector<AddedToken>& words = {});
 
 // Tokens and the weight of each. Those that start, end and pad weigh 1.
 struct WeightedIds {

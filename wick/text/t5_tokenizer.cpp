@@ -31,13 +31,20 @@ std::vector<int64_t> T5Tokenizer::encode(std::string_view text) const {
   return tokenizer_.encode(text, {.parse_special = true});
 }
 
-std::vector<int64_t> T5Tokenizer::encode(std::string_view text, int64_t length) const {
-  check(length >= 1, "text: expected a length of at least 1, found {}", length);
+std::vector<int64_t> T5Tokenizer::encode_bare(std::string_view text) const {
   std::vector<int64_t> ids = encode(text);
-  if (int64_t(ids.size()) > length) {
-    ids.resize(size_t(length));
-    ids.back() = end_;
-  }
+  ids.pop_back();
+  return ids;
+}
+
+std::vector<int64_t> T5Tokenizer::encode(std::string_view text, int64_t length) const {
+  return framed(encode_bare(text), length);
+}
+
+std::vector<int64_t> T5Tokenizer::framed(std::vector<int64_t> ids, int64_t length) const {
+  check(length >= 1, "text: expected a length of at least 1, found {}", length);
+  ids.resize(std::min(ids.size(), size_t(length - 1)));
+  ids.push_back(end_);
   ids.resize(size_t(length), kPad);
   return ids;
 }

@@ -26,6 +26,9 @@ class T5Tokenizer {
 
   // Ids with the end token, neither cut nor padded. Throws Error for text that is not UTF-8 or too long.
   std::vector<int64_t> encode(std::string_view text) const;
+  std::vector<int64_t> encode_bare(std::string_view text) const;  // without it
+  // A text's with the end token, cut or padded to `length`, which is at least 1.
+  std::vector<int64_t> framed(std::vector<int64_t> bare, int64_t length) const;
   // Exactly `length` of them: the text is cut to length - 1, and kPad stands behind the end token.
   std::vector<int64_t> encode(std::string_view text, int64_t length) const;
   // The number of ids with the end token.

@@ -1,6 +1,8 @@
 #include "wick/models/flux/names.h"
 
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "wick/models/lora_names.h"
 
@@ -58,6 +60,32 @@ const TransformerNames& transformer_names() {
   return names;
 }
 
+// Norms of queries and keys are modules in adapters' names, of which files have one tensor.
+std::vector<ModuleName> norm_names(const std::string& module) {
+  std::vector<ModuleName> names = transformer_names()(module + ".scale");
+  for (ModuleName& norm : names)
+    for (const std::string_view end : {".scale", "_scale", ".weight", "_weight"})
+      if (norm.name.ends_with(end)) norm.name.resize(norm.name.size() - end.size());
+  return names;
+}
+
+// XLabs': of the attentions of double blocks "processor.qkv_lora1" and "proj_lora1", with 2 of the text's; of single
+// blocks without a number.
+std::optional<ModuleName> xlabs_name(const std::string& module) {
+  const size_t dot = module.find('.', module.find('.') + 1);
+  if (dot == module.npos) return {};
+  const std::string block = module.substr(0, dot) + ".processor.", inner = module.substr(dot + 1);
+  constexpr std::pair<std::string_view, const char*> kNames[] = {{"img_attn.qkv", "qkv_lora1"},
+                                                                 {"txt_attn.qkv", "qkv_lora2"},
+                                                                 {"img_attn.proj", "proj_lora1"},
+                                                                 {"txt_attn.proj", "proj_lora2"},
+                                                                 {"linear2", "proj_lora"}};
+  if (inner == "linear1") return ModuleName{block + "qkv_lora", {{0, 1, 2}, 7}};
+  for (const auto& [ours, theirs] : kNames)
+    if (inner == ours) return ModuleName{block + theirs};
+  return {};
+}
+
 const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl", /*in_diffusers=*/false, "lora_te2_"};
 
 }  // namespace
@@ -74,7 +102,9 @@ ModuleNames flux_module_names() {
     if (component == kClipLNames.component) return clip_lora_names(module, kClipLNames);
     if (component == kT5.component) return t5_lora_names(module, kT5);
     if (component != "transformer") return {};  // no LoRA file has a name for the VAE
+    if (module.ends_with("_norm")) return norm_names(module);
     std::vector<ModuleName> names = transformer_names()(module);
+    if (const auto xlabs = xlabs_name(module)) names.push_back(*xlabs);
     if (module.ends_with(".linear1")) names.push_back({"diffusion_model." + module + "_qkv", {{0, 1, 2}, 7}});  // USO
     return names;
   };

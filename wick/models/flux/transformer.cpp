@@ -19,7 +19,7 @@ constexpr double kTheta = 10000;
 struct QkNorm {
   Scope s;
   int64_t head_dim;
-  Tensor query = s.load("query_norm.scale", {head_dim}), key = s.load("key_norm.scale", {head_dim});
+  Tensor query = s.load_norm("query_norm.scale", {head_dim}), key = s.load_norm("key_norm.scale", {head_dim});
 };
 
 // One of the two streams of a double block.

@@ -27,7 +27,7 @@ struct Attention {
   Linear qkv{s / "qkv", c.dim, 3 * c.dim};
   Tensor ln_q = norm("ln_q.weight"), ln_k = norm("ln_k.weight");
 
-  Tensor norm(const std::string& name) const { return c.qk_norm ? s.load(name, {c.dim / c.heads}) : Tensor(); }
+  Tensor norm(const std::string& name) const { return c.qk_norm ? s.load_norm(name, {c.dim / c.heads}) : Tensor(); }
   AttentionStream operator()(const Tensor& x) const { return {qkv(x), ln_q, ln_k}; }
 };
 

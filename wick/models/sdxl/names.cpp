@@ -163,8 +163,8 @@ ModuleNames sdxl_module_names(const UNetConfig& config) {
 
 std::map<std::string, std::vector<std::string>> sdxl_lora_prefixes() {
   std::vector<std::string> unet = {"lora_unet_", "lycoris_", "diffusion_model.", "unet."};
-  for (const char* part :
-       {"down_blocks.", "mid_block.", "up_blocks.", "time_embedding.", "add_embedding.", "conv_in", "conv_out"})
+  for (const char* part : {"down_blocks.", "mid_block.", "up_blocks.", "time_embedding.", "add_embedding.", "conv_in",
+                           "conv_norm_out", "conv_out"})
     for (const char* prefix : {"", "base_model.model."}) unet.push_back(std::string(prefix) + part);
   return {{kClipLNames.component, lora_prefixes(kClipLNames)},
           {kClipGNames.component, lora_prefixes(kClipGNames)},
