@@ -60,12 +60,12 @@ class Reader {
             "save the adapter with save_embedding_layers=False",
             name_, quote(key));
       const auto parsed = parse_adapter_key(key);
-      if (parsed && parsed->algorithm == &lora_algorithm()) {
+      if (parsed && parsed->algorithm == &lora_algorithm() && (parsed->name == "down" || parsed->name == "up")) {
         Keys& keys = loras_[std::string(parsed->module)];
         (parsed->name == "down" ? keys.down : keys.up) = key;
         keys.is_kohya |= key.ends_with("_down.weight") || key.ends_with("_up.weight");
       } else {
-        (parsed && !parsed->algorithm ? alphas : others_).insert(key);
+        (parsed && parsed->name == "alpha" ? alphas : others_).insert(key);
       }
     }
     for (const std::string& key : std::set<std::string>(others_)) take_apart(key, alphas);

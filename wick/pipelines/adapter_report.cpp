@@ -75,10 +75,9 @@ struct Parsed {
 
 Parsed parse(const std::string& key) {
   Parsed best;
-  if (const auto known = parse_adapter_key(key); known && known->algorithm == &lora_algorithm()) {
-    best = {std::string(known->module), &kMarks[known->name == "down" ? 1 : 2]};
-    return best;
-  }
+  if (const auto known = parse_adapter_key(key);
+      known && known->algorithm == &lora_algorithm() && (known->name == "down" || known->name == "up"))
+    return {std::string(known->module), &kMarks[known->name == "down" ? 1 : 2]};
   for (const Mark& mark : kMarks)
     if (key.ends_with(mark.suffix) && (!best.mark || mark.suffix.size() > best.mark->suffix.size()))
       best = {key.substr(0, key.size() - mark.suffix.size()), &mark};

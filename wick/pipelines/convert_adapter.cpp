@@ -182,10 +182,16 @@ bool is_same(const ModuleRows& a, const ModuleRows& b) {
 
 // "KEY is LoHa", of the first tensor that tells an algorithm.
 std::string other_in_words(const AdapterFile& file) {
-  const auto tells = [](const auto& entry) { return !other_lora_algorithm(entry.first).empty(); };
-  const auto found = std::ranges::find_if(file.others, tells);
-  if (found == file.others.end()) return fmt::format("{} is no LoRA's", quote(file.others.begin()->first));
-  return fmt::format("{} is {}", quote(found->first), other_lora_algorithm(found->first));
+  const auto kind = [](const std::string& key) -> std::string {
+    if (const std::string_view other = other_lora_algorithm(key); !other.empty()) return std::string(other);
+    const auto parsed = parse_adapter_key(key);
+    if (!parsed || parsed->name == "alpha") return {};
+    if (!parsed->algorithm) return parsed->name == "magnitude" ? "DoRA" : "a scalar";
+    return parsed->algorithm == &lora_algorithm() ? "" : parsed->algorithm->name();
+  };
+  for (const auto& [key, tensor] : file.others)
+    if (const std::string name = kind(key); !name.empty()) return fmt::format("{} is {}", quote(key), name);
+  return fmt::format("{} is no plain LoRA's", quote(file.others.begin()->first));
 }
 
 // Other algorithms' tensors keep their suffixes, and so stay with modules of the same rows.
