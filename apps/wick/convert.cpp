@@ -148,10 +148,14 @@ void add_convert_command(CLI::App& app) {
       "  wick convert --model path/to/model --output model-nf4 --dtype nf4\n"
       "  wick convert --model flux1-dev.safetensors --dtype fp8 \\\n"
       "    --output flux1-dev-fp8.safetensors\n"
-      "  wick convert --lora lora.safetensors --to diffusers --output pytorch_lora_weights.safetensors\n"
-      "  wick convert --lora out/lora --to gguf --model path/to/model --output lora.gguf\n"
-      "  wick convert --lora lora.safetensors --energy 0.95 --output small.safetensors\n"
-      "  wick convert --extract path/to/tuned --base path/to/model --rank 32 --output lora.safetensors");
+      "  wick convert --lora lora.safetensors --to diffusers \\\n"
+      "    --output for-diffusers.safetensors\n"
+      "  wick convert --lora out/lora --to gguf --model path/to/model \\\n"
+      "    --output lora.gguf\n"
+      "  wick convert --lora lora.safetensors --energy 0.95 \\\n"
+      "    --output small.safetensors\n"
+      "  wick convert --extract path/to/tuned --base path/to/model --rank 32 \\\n"
+      "    --output lora.safetensors");
   command->callback([a] { run_convert(*a); });
 }
 

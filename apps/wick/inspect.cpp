@@ -65,6 +65,9 @@ void print_tensors(const TensorFile& file) {
 
 // By its architecture if it is a language model, else by its tensors.
 std::string kind_of_gguf(const std::shared_ptr<const GgufFile>& file) {
+  if (file->metadata().text_or("general.type", "model") == "adapter")
+    return fmt::format("LoRA for a {} model, loaded by llama.cpp",
+                       excerpt(file->metadata().text_or("general.architecture", "unknown")));
   const TensorSource source = gguf_source(file);
   if (!networks_in(source).empty()) return contents_in_words(source);
   const auto& entries = file->metadata().entries();

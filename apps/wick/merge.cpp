@@ -1,4 +1,4 @@
-// `wick merge`: LoRAs into the weights of a model.
+// `wick merge`: LoRAs into the weights of a model, or into one.
 #include "wick/pipelines/merge.h"
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/models/llama_config.h"
+#include "wick/pipelines/convert_adapter.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
@@ -23,6 +24,7 @@ struct MergeArguments {
   cli::ModelArguments model;
   std::string output, dtype;
   std::vector<std::string> loras;
+  int64_t rank = 0;  // 0: those of the adapters, added
   bool overwrite = false;
 };
 
@@ -53,7 +55,23 @@ void merge_pictures(const MergeArguments& a, const Checkpoint& model) {
     if (file != a.output) fmt::print("  {}\n", printable(file.string()));
 }
 
+// Without a model, or with one that tells what the adapters are for.
+void merge_adapters(const MergeArguments& a) {
+  check_usage(a.dtype.empty(), "--dtype: is for models; without --model adapters become one, of f32 where ranks add");
+  const std::vector<LoraFile> loras = cli::parse_loras(a.loras, std::nullopt);
+  const AdapterFile first = AdapterFile::read(loras.front().path);
+  const cli::Output to{
+      .path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {})};
+  first.format == AdapterFormat::peft ? cli::check_output_path(to) : cli::check_output_file(to);
+  const AdapterFile one = merged({.files = loras, .rank = a.rank > 0 ? std::optional(a.rank) : std::nullopt});
+  one.write(a.output);
+  fmt::print("Merged {}: {} of {}\n", printable(a.output), count_of(one.loras.size(), "module"),
+             count_of(loras.size(), "adapter"));
+}
+
 void run_merge(const MergeArguments& a) {
+  if (a.model.model.empty() && a.model.parts.empty()) return merge_adapters(a);
+  check_usage(a.rank == 0, "--rank: is of adapters that become one, without --model");
   const Checkpoint model = a.model.resolve();
   kind_of(model) == ModelKind::text ? merge_language_model(a, model) : merge_pictures(a, model);
 }
@@ -61,21 +79,30 @@ void run_merge(const MergeArguments& a) {
 }  // namespace
 
 void add_merge_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a model");
+  CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a model, or several into one");
   const auto a = std::make_shared<MergeArguments>();
   a->model.add_flags(*command, model_help());
+  command->get_option("--model")->required(false);
   cli::begin_group(*command, "Model");
-  cli::add_loras(*command, a->loras)->required();
+  cli::add_loras(*command, a->loras)->required()->allow_extra_args();
   cli::begin_group(*command, "Output");
   command
       ->add_option("--output", a->output,
                    "What to write, as the model came: a folder; a file, of a model in one, or of one part; a folder of "
-                   "the parts that change. Of a language model also a GGUF file, if it is named so")
+                   "the parts that change. Of a language model also a GGUF file, if it is named so. Without --model an "
+                   "adapter, as "
+                   "the first one is")
       ->type_name("PATH")
       ->required();
   cli::set_choices(command->add_option("--dtype", a->dtype,
                                        "Of the matrices; q8_0 to q4_0 in GGUF files alone [as the model has each]"),
                    cli::written_dtypes());
+  command
+      ->add_option(
+          "--rank", a->rank,
+          "Without --model, the most of each module's ranks, of the nearest matrices [the sum of the adapters']")
+      ->type_name("INT")
+      ->transform(cli::positive_integer());
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
       "Examples:\n"
@@ -85,7 +112,9 @@ void add_merge_command(CLI::App& app) {
       "  wick merge --transformer flux1-dev.safetensors \\\n"
       "    --lora lora.safetensors --output merged.safetensors\n"
       "  wick merge --model path/to/model --lora out/lora:0.8 \\\n"
-      "    --output mine.gguf --dtype q4_k");
+      "    --output mine.gguf --dtype q4_k\n"
+      "  wick merge --lora a.safetensors:0.8 --lora b.safetensors --rank 32 \\\n"
+      "    --output both.safetensors");
   command->callback([a] { run_merge(*a); });
 }
 

@@ -217,9 +217,13 @@ void check_input_file(const fs::path& path, const char* flag) {
   check(!fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag, path.string());
 }
 
-std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
+std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments,
+                                  const std::optional<std::vector<std::string>>& parts) {
   std::vector<LoraFile> files;
-  for (const std::string& argument : arguments) check_parts(files.emplace_back(parse_lora(argument)), parts);
+  for (const std::string& argument : arguments) {
+    files.push_back(parse_lora(argument));
+    if (parts) check_parts(files.back(), *parts);
+  }
   for (const LoraFile& file : files)
     for (const std::string& note : Adapter::notes_on(file)) fmt::print(stderr, "wick: {}\n", note);
   return files;

@@ -45,9 +45,9 @@ void check_output_path(const Output& output);
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
 // Each is FILE, FILE:STRENGTH, or with strengths of these parts of the model FILE:PART=STRENGTH,... where a number
-// without a name may come first; a file whose own name ends so is found first.
+// without a name may come first; a file whose own name ends so is found first. Any part will do where none are given.
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments,
-                                  const std::vector<std::string>& parts = {});
+                                  const std::optional<std::vector<std::string>>& parts = std::vector<std::string>());
 // "A:0.8+B", or "none". A file whose own name has a + is found first.
 std::vector<LoraFile> parse_lora_set(const std::string& argument, const std::vector<std::string>& parts = {});
 // The files of LoRAs behind the other inputs.

@@ -1,5 +1,6 @@
 // LoRAs of other programs: their writers' results (tools/golden/adapters.py), and the LoRAs that Wick refuses.
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -56,6 +57,23 @@ double relative_error(const fs::path& a, const fs::path& b) {
   return worst;
 }
 
+// The CPU, or the device and dtype that the environment names (scripts/gpu-check).
+struct UnderTest {
+  std::string flags = "--device cpu";
+  double precision = 1e-5;  // of outputs, as relative_error() has it
+  bool is_f32 = true;
+
+  static UnderTest of_environment() {
+    const char *device = std::getenv("WICK_TEST_DEVICE"), *dtype = std::getenv("WICK_TEST_DTYPE");
+    if (!device) return {};
+    const std::string type = dtype ? dtype : "f32";
+    if (type == "f32") return {"--device " + std::string(device), 1e-4};
+    return {"--device " + std::string(device) + (type == "bf16" ? " --bf16" : " --fp16"), type == "bf16" ? 5e-2 : 1e-2,
+            false};
+  }
+};
+const UnderTest kUnderTest = UnderTest::of_environment();
+
 struct Case {
   std::string name, model, component, inputs;
   fs::path lora, out;
@@ -81,7 +99,8 @@ struct Case {
     return with_target.forward(model, lora, to) + " --grad";
   }
   std::string forward(const fs::path& with_model, const fs::path& with_lora, const fs::path& to) const {
-    return "forward --device cpu --model " + word(with_model) + (is_language() ? "" : " --component " + component) +
+    return "forward " + kUnderTest.flags + " --model " + word(with_model) +
+           (is_language() ? "" : " --component " + component) +
            (with_lora.empty() ? "" : " --lora " + word(with_lora)) + " --in " + word(inputs) + " --out " + word(to) +
            " --overwrite";
   }
@@ -102,7 +121,7 @@ class Adapters : public testing::TestWithParam<std::string> {
     const fs::path out = folder / "out.safetensors";
     const Outcome outcome = run_wick(c.forward(model, lora, out));
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_LE(relative_error(out, want), 1e-5) << lora;
+    EXPECT_LE(relative_error(out, want), kUnderTest.precision) << lora;
   }
   const TemporaryDirectory folder;
 };
@@ -112,19 +131,20 @@ INSTANTIATE_TEST_SUITE_P(Of, Adapters, testing::ValuesIn(case_names()), [](const
 TEST_P(Adapters, ComputeWhatTheirWritersDo) {
   const Case c = Case::of(GetParam());
   expect_forward(c, c.model, c.lora, c.out);
+  if (!kUnderTest.is_f32) return;
   const fs::path bare = folder / "bare.safetensors";
   ASSERT_EQ(run_wick(c.forward(c.model, {}, bare)).code, 0);
   // An untrained one begins with its base's results.
   if (c.name.find("untrained") == std::string::npos) {
     EXPECT_GT(relative_error(bare, c.out), 1e-3);
   } else {
-    EXPECT_LE(relative_error(bare, c.out), 1e-5);
+    EXPECT_LE(relative_error(bare, c.out), kUnderTest.precision);
   }
 }
 
 TEST_P(Adapters, HaveTheirWritersGradients) {
   const Case c = Case::of(GetParam());
-  if (c.gradients.empty()) return;
+  if (c.gradients.empty() || !kUnderTest.is_f32) return;
   const fs::path out = folder / "grad.safetensors";
   const Outcome outcome = run_wick(c.backward(out));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -135,8 +155,8 @@ TEST_P(Adapters, HaveTheirWritersGradients) {
 TEST_P(Adapters, AreDrawnWith) {
   const Case c = Case::of(GetParam());
   if (c.is_language()) return;
-  const Outcome outcome = run_wick("generate --device cpu --model " + word(c.model) + " --lora " + word(c.lora) +
-                                   " --prompt x --steps 1 --out " + word(folder / "x.png"));
+  const Outcome outcome = run_wick("generate " + kUnderTest.flags + " --model " + word(c.model) + " --lora " +
+                                   word(c.lora) + " --prompt x --steps 1 --out " + word(folder / "x.png"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 

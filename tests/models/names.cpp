@@ -248,7 +248,7 @@ TEST_P(FlowNames, LeadFromDiffusersNamesToRows) {
     std::set<std::string> all;
     for (const ModuleName& name : names) all.insert(name.name);
     EXPECT_TRUE(all.contains("diffusion_model." + module) && all.contains(module));
-    for (const auto& [name, of] : names) {
+    for (const auto& [name, of, spelling] : names) {
       if (!name.starts_with(prefix)) continue;
       const bool swapped = of.parts == std::vector<int>{1, 0};
       const std::string stored = name.substr(prefix.size());

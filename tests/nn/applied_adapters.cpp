@@ -499,7 +499,9 @@ TEST_F(AppliedAdapters, AddedWords) {
   second["bundle_emb.dog.clip_l"] = dog_l;
   save_safetensors(folder / "0", first);
   save_safetensors(folder / "1", second);
-  Adapter adapter(file_names, {{{folder / "0"}}, {{folder / "1"}}, {}});
+  const LoraFile of_cat{folder / "0"}, of_dog{folder / "1"};
+  using Sets = std::vector<std::vector<LoraFile>>;
+  Adapter adapter(file_names, Sets{{of_cat}, {of_dog}, {}});
   Embedding with(Scope(Weights::of({{"weight", table}}), "other", &adapter), 7, 5);
   with.add_words(Scope(Weights::of({{"weight", table}}), "other", &adapter), "clip_l");
   EXPECT_EQ(with.ids(), 10);
@@ -518,7 +520,7 @@ TEST_F(AppliedAdapters, AddedWords) {
   EXPECT_NE(Adapter::notes_on_merging({folder / "0"}).front().find("big cat.v1"), std::string::npos);
   EXPECT_TRUE(Adapter::notes_on({folder / "1"}).empty());
 
-  Adapter twice(file_names, {{{folder / "0"}, {folder / "0"}}});
+  Adapter twice(file_names, Sets{{of_cat, of_cat}});
   expect_error([&] { twice.words("clip_l"); }, {"big cat.v1", "another LoRA"});
   Embedding wide(Scope(Weights::of({{"weight", table}}), "other", &adapter), 7, 5);
   expect_error(

@@ -116,7 +116,7 @@ TEST_P(AdapterConversions, OtherAlgorithmsKeepTheirSuffixes) {
   Rng rng(3);
   for (const NamedModule& module : modules_.all())
     if (const auto names = module.spelled(Spelling::kohya); !names.empty())
-      for (const char* suffix : {".hada_w1_a", ".hada_w1_b", ".alpha", ".dora_scale"})
+      for (const char* suffix : {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".alpha"})
         from.others[names.front()->name + suffix] = random({2, 3}, rng);
   const AdapterFile to = converted(from, modules_, AdapterFormat::comfy);
   EXPECT_TRUE(to.others.begin()->first.starts_with("diffusion_model."));

@@ -20,7 +20,8 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
     for (const float cfg : {1.0f, 5.0f}) {
       const ImageRequest request{
           .prompt = "x", .width = 128, .height = 96, .cfg = cfg, .cfg_rescale = 0.5f, .sampling = {.steps = 3}};
-      const InferencePlan plan = plan_image(kFolder, {request}, {.dtype = dtype, .loras = loras}, device_kind("cpu"));
+      const InferencePlan plan =
+          plan_image(kFolder, {request}, {.dtype = dtype, .lora_sets = {loras}}, device_kind("cpu"));
       const size_t before = host.in_use();
       host.reset_peak();
       const std::unique_ptr<Diffusion> model = open_diffusion(kFolder);
@@ -95,7 +96,7 @@ TEST(ImagePlan, GrowsWithThePicture) {
 
 TEST(ImagePlan, ALoraThatDoesNotFitIsToldBeforeTheModelIsLoaded) {
   const LoraFile lora{.path = test::source_dir() / "tests/golden/llama/llama2/adapter"};
-  expect_error([&] { plan_image(kFolder, {{.prompt = "x"}}, {.loras = {lora}}, device_kind("cpu")); },
+  expect_error([&] { plan_image(kFolder, {{.prompt = "x"}}, {.lora_sets = {{lora}}}, device_kind("cpu")); },
                {"fit no layer"});
 }
 

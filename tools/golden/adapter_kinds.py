@@ -53,7 +53,7 @@ GRADIENT_INPUTS = "cases/unet_lora_grad.in.safetensors"
 
 
 def disturb(module, seed):
-    """Values as of training for every parameter; what begins at the base's norms stays near them, what changes R or W by its own size small."""
+    """Values as of training for every parameter: near the base's norms what begins there, and small what is added as it is."""
     with torch.no_grad():
         for name, p in module.named_parameters():
             noise = torch.randn(p.shape, generator=rng(f"{seed} {name}"))
@@ -205,7 +205,8 @@ def rotations():
     picture("oft", {path: (DiagOFTModule, dict(lora_dim=d)) for path, d in
                     {SQUARE: 4, WIDE: 2, LONG: 8, CONV: 4, STRIDED: -1, POINT: 2}.items()})
     # The one is held back by its constraint, the other is within it.
-    picture("oft_constraint", {SQUARE: (DiagOFTModule, dict(lora_dim=4, constraint=0.07)), WIDE: (DiagOFTModule, dict(lora_dim=2, constraint=3.0)),
+    picture("oft_constraint", {SQUARE: (DiagOFTModule, dict(lora_dim=4, constraint=0.07)),
+                               WIDE: (DiagOFTModule, dict(lora_dim=2, constraint=3.0)),
                                CONV: (DiagOFTModule, dict(lora_dim=4, constraint=0.1))})
     picture("oft_rescale", {path: (DiagOFTModule, dict(lora_dim=4, rescaled=True)) for path in (SQUARE, WIDE, CONV, POINT)})
     picture("boft", {path: (ButterflyOFTModule, dict(lora_dim=d)) for path, d in
@@ -317,8 +318,9 @@ def flow_models():
     wd = dict(weight_decompose=True, wd_on_out=False)
     block, single = "transformer_blocks.0.", "single_transformer_blocks.1."
     transformer("flux_split", FluxTransformer2DModel, "flux/dev", flux_inputs, {
-        block + "attn.to_q": lokr(3, 2.0), block + "attn.to_k": lokr(2, 3.0, factor=4), block + "attn.to_v": lokr(1, 2.0, decompose_both=True),
-        block + "attn.add_k_proj": loha(3, 2.0), block + "attn.to_out.0": lora(3, 2.0, **wd), block + "ff.net.0.proj": lokr(3, 1.0, factor=8),
+        block + "attn.to_q": lokr(3, 2.0), block + "attn.to_k": lokr(2, 3.0, factor=4),
+        block + "attn.to_v": lokr(1, 2.0, decompose_both=True), block + "attn.add_k_proj": loha(3, 2.0),
+        block + "attn.to_out.0": lora(3, 2.0, **wd), block + "ff.net.0.proj": lokr(3, 1.0, factor=8),
         single + "attn.to_k": lora(2, 3.0, **wd), single + "proj_mlp": loha(2, 3.0), single + "proj_out": lokr(3, 2.0)})
     transformer("sd3_split", SD3Transformer2DModel, "sd3_transformer/dual", sd3_inputs, {
         block + "attn.to_q": lokr(3, 2.0), block + "attn.add_v_proj": lora(3, 2.0, **wd), block + "attn2.to_k": loha(2, 3.0),
@@ -326,7 +328,8 @@ def flow_models():
     flux_table = lambda model: {k: (v, False) for k, v in flux.modules(model.config).items()}
     output = dict(weight_decompose=True, wd_on_out=True)
     fused("flux_fused", FluxTransformer2DModel, "flux/dev", flux_inputs, flux_table, {
-        "double_blocks.0.img_attn.qkv": lokr(3, 2.0), "double_blocks.0.txt_attn.qkv": lora(3, 2.0, **wd), "double_blocks.1.img_mlp.0": loha(3, 2.0),
+        "double_blocks.0.img_attn.qkv": lokr(3, 2.0), "double_blocks.0.txt_attn.qkv": lora(3, 2.0, **wd),
+        "double_blocks.1.img_mlp.0": loha(3, 2.0),
         "double_blocks.1.txt_attn.qkv": lora(2, 3.0, **output), "single_blocks.0.linear1": lokr(3, 2.0, factor=4),
         "single_blocks.1.linear1": loha(2, 3.0), "single_blocks.0.linear2": lora(2, 3.0, **wd)})
     fused("sd3_fused", SD3Transformer2DModel, "sd3_transformer/dual", sd3_inputs, sd3_transformer.modules, {
@@ -426,7 +429,8 @@ def languages():
     language("peft_lokr_both", "llama2", LoKrConfig(r=1, alpha=3, decompose_both=True, **targets))
     language("peft_lokr_full", "llama2", LoKrConfig(r=9, alpha=5, decompose_factor=8, **targets))
     language("peft_oft", "llama2", OFTConfig(oft_block_size=4, r=0, use_cayley_neumann=True, **targets))
-    language("peft_oft_terms", "llama_linear", OFTConfig(oft_block_size=0, r=4, use_cayley_neumann=True, num_cayley_neumann_terms=7, **targets))
+    language("peft_oft_terms", "llama_linear", OFTConfig(
+        oft_block_size=0, r=4, use_cayley_neumann=True, num_cayley_neumann_terms=7, **targets))
     language("peft_oft_exact", "llama2", OFTConfig(oft_block_size=0, r=2, use_cayley_neumann=False, **targets))
     language("peft_oft_shared", "llama2", OFTConfig(oft_block_size=4, r=0, block_share=True, use_cayley_neumann=False, **targets))
     language("peft_oft_constrained", "llama2", OFTConfig(oft_block_size=4, r=0, coft=True, eps=2.3, **targets))

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPiece = 4 << 20;  // elements of a weight that are squared at once
 
 // A convolution's weight [O, KH, KW, I] as a matrix of pixels and channels.
-Tensor matrix_of(const Tensor& w) { return reshape(w, {w.dim(0), -1}); }
+Tensor matrix_of(const Tensor& w) { return w.rank() == 2 ? w : reshape(w, {w.dim(0), -1}); }
 
 // Sums over a matrix [O, P * I], I = channels: of each row, or of each channel.
 Tensor summed(const Tensor& values, bool of_inputs, int64_t channels) {
@@ -38,12 +38,13 @@ Tensor squared_norms(const Tensor& w, bool of_inputs) {
   return all;
 }
 
-// 1 / (sqrt(squares) + eps), as LyCORIS and ComfyUI have it in f32.
+// So that they have roots.
+Tensor positive(const Tensor& squares) { return clamp(squares, 1e-30f, std::numeric_limits<float>::infinity()); }
+
+// 1 / (sqrt(squares) + eps), as LyCORIS and ComfyUI have it in f32. In training eps is left out, as PEFT does.
 Tensor inverse_norms(const Tensor& squares) {
-  constexpr float kLeast = 1e-30f;
-  const Tensor positive = clamp(squares, kLeast, std::numeric_limits<float>::infinity());
-  const Tensor norms = positive * rsqrt(positive) + std::numeric_limits<float>::epsilon();
-  return square(rsqrt(norms));
+  const Tensor from = positive(squares);
+  return square(rsqrt(from * rsqrt(from) + std::numeric_limits<float>::epsilon()));
 }
 
 // w [O, ...] with each output's row, or each input channel, times its gain.
@@ -90,10 +91,10 @@ class DoraLayer final : public LayerAdapter {
       const Tensor squares = squared_norms(change_->merged(w), m.of_inputs);
       return known_.backend().copy(known_, m.factor.value.detached() * inverse_norms(squares));
     }
-    known_.backend().copy(known_, squared_norms(w, m.of_inputs));
+    known_.backend().copy(known_, positive(squared_norms(w, m.of_inputs)));
     if (!m.is_fresh) return;
     const Tensor value = m.factor.value.detached();
-    value.backend().copy(value, known_ * rsqrt(clamp(known_, 1e-30f, std::numeric_limits<float>::infinity())));
+    value.backend().copy(value, known_ * rsqrt(known_));
   }
 
  private:
@@ -107,37 +108,54 @@ class DoraLayer final : public LayerAdapter {
   }
 
   // m / |W + s B A|. With W A^T, or B^T W, the weight is read once and no product of its size is made:
-  // |w + s b A|^2 = |w|^2 + 2 s b (A w^T) + s^2 b (A A^T) b^T for a row w and its b, and likewise for columns.
+  // |w + s b A|^2 = |w|^2 + 2 s b (A w^T) + s^2 b (A A^T) b^T for a row w and its b, and likewise for columns. These
+  // are small kernels for each module, so that their number counts.
   Tensor trained_gain(const LayerBelow& below) const {
-    const Magnitude& m = module_.magnitude;
+    const bool of_inputs = module_.magnitude.of_inputs;
     const Tensor squares = [&] {
       const TapePause norms_are_constants;
-      return m.of_inputs ? of_inputs(below.w) : of_outputs(below.w);
+      const Tensor w = matrix_of(below.w), a = down(), b = up();
+      const Tensor change = of_inputs ? change_of_columns(w, a, b) : change_of_rows(w, a, b);
+      return known_ + summed(change, of_inputs, of_inputs ? module_.target.in : change.dim(1));
     }();
-    return m.factor.value * inverse_norms(squares).detached();
+    return module_.magnitude.factor.value * rsqrt(squares);
   }
-
   Tensor down() const { return matrix_of(module_.factors[0].value.detached()); }  // A [R, P * I]
   Tensor up() const { return module_.factors[1].value.detached(); }               // B [O, R]
-
-  Tensor of_outputs(const Tensor& w) const {
-    const Tensor a = down(), b = up();
-    const float s = module_.total_scale();
-    // 2 s W A^T + s^2 B (A A^T)
-    const Tensor product = transpose(linear(cast(a, place_.activations), matrix_of(w)), 0, 1);
-    const Tensor inner = affine(cast(product, DType::f32), 2 * s, 0);
-    inner.backend().matmul(inner, b, matmul(a, transpose(a, 0, 1)), s * s, 1);
-    return known_ + summed(inner * b, false, inner.dim(1));
+  // The same in the dtype in which the weight is multiplied.
+  Tensor as_multiplied(size_t factor) const {
+    const auto& [key, value, copy] = module_.factors[factor];
+    return matrix_of(copy ? copy : cast(value.detached(), place_.activations));
   }
 
-  Tensor of_inputs(const Tensor& w) const {
-    const Tensor a = down(), b = up(), bt = transpose(b, 0, 1);
+  // (2 s W A^T + s^2 B (A A^T)) * B, whose rows' sums are what the norms' squares grow by.
+  Tensor change_of_rows(const Tensor& w, const Tensor& a, const Tensor& b) const {
     const float s = module_.total_scale();
-    // 2 s B^T W + s^2 (B^T B) A
-    const Tensor product = matmul(contiguous(cast(bt, place_.activations)), matrix_of(w));
-    const Tensor inner = affine(cast(product, DType::f32), 2 * s, 0);
+    const Tensor factor = as_multiplied(0);
+    Tensor inner;
+    if (is_float(w.dtype())) {
+      inner = Tensor::empty(b.shape(), DType::f32, b.memory());
+      inner.backend().matmul(inner, w, transpose(factor, 0, 1), 2 * s, 0);
+    } else {
+      inner = affine(cast(transpose(linear(factor, w), 0, 1), DType::f32), 2 * s, 0);
+    }
+    inner.backend().matmul(inner, b, matmul(a, transpose(a, 0, 1)), s * s, 1);
+    return inner * b;
+  }
+
+  // (2 s B^T W + s^2 (B^T B) A) * A, likewise of columns.
+  Tensor change_of_columns(const Tensor& w, const Tensor& a, const Tensor& b) const {
+    const float s = module_.total_scale();
+    const Tensor bt = transpose(b, 0, 1), factor = transpose(as_multiplied(1), 0, 1);
+    Tensor inner;
+    if (is_float(w.dtype())) {
+      inner = Tensor::empty(a.shape(), DType::f32, a.memory());
+      inner.backend().matmul(inner, factor, w, 2 * s, 0);
+    } else {
+      inner = affine(cast(matmul(contiguous(factor), w), DType::f32), 2 * s, 0);
+    }
     inner.backend().matmul(inner, matmul(bt, b), a, s * s, 1);
-    return known_ + summed(inner * a, true, module_.target.in);
+    return inner * a;
   }
 
   std::shared_ptr<const LayerAdapter> change_;

@@ -60,12 +60,12 @@ class Reader {
             "save the adapter with save_embedding_layers=False",
             name_, quote(key));
       const auto parsed = parse_adapter_key(key);
-      if (parsed && parsed->algorithm == &lora_algorithm()) {
+      if (parsed && parsed->algorithm == &lora_algorithm() && (parsed->name == "down" || parsed->name == "up")) {
         Keys& keys = loras_[std::string(parsed->module)];
         (parsed->name == "down" ? keys.down : keys.up) = key;
         keys.is_kohya |= key.ends_with("_down.weight") || key.ends_with("_up.weight");
       } else {
-        (parsed && !parsed->algorithm ? alphas : others_).insert(key);
+        (parsed && parsed->name == "alpha" ? alphas : others_).insert(key);
       }
     }
     for (const std::string& key : std::set<std::string>(others_)) take_apart(key, alphas);
@@ -102,13 +102,23 @@ class Reader {
     if (settings_.config) return AdapterFormat::peft;
     if (!settings_.diffusers.empty()) return AdapterFormat::diffusers;
     const auto is_kohya = [](const auto& entry) { return entry.second.is_kohya; };
-    const auto has_alpha = [](const auto& entry) { return !entry.second.alpha.empty(); };
+    const auto is_comfy = [](const auto& entry) {
+      return !entry.second.alpha.empty() || entry.first.starts_with("diffusion_model.") ||
+             entry.first.starts_with("text_encoders.");
+    };
     if (loras_.empty() || std::ranges::any_of(loras_, is_kohya)) return AdapterFormat::kohya;
-    return std::ranges::any_of(loras_, has_alpha) ? AdapterFormat::comfy : AdapterFormat::diffusers;
+    return std::ranges::any_of(loras_, is_comfy) ? AdapterFormat::comfy : AdapterFormat::diffusers;
+  }
+
+  Tensor finite(const std::string& key) const {
+    const Tensor x = load(file_, key);
+    for (const float value : x.to_vector())
+      check(std::isfinite(value), "{}: {} holds {}; the LoRA is damaged", name_, quote(key), value);
+    return x;
   }
 
   StoredLora lora(const std::string& base, const Keys& keys) const {
-    StoredLora lora{load(file_, keys.down), load(file_, keys.up)};
+    StoredLora lora{finite(keys.down), finite(keys.up)};
     const auto is_factor = [](const Tensor& x) { return is_float(x.dtype()) && (x.rank() == 2 || x.rank() == 4); };
     check(is_factor(lora.down) && is_factor(lora.up) && lora.up.dim(1) > 0 && lora.up.dim(1) == lora.down.dim(0) &&
               (lora.up.rank() == 2 || (lora.up.dim(2) == 1 && lora.up.dim(3) == 1)),

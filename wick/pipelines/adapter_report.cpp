@@ -60,7 +60,7 @@ constexpr Mark kMarks[] = {{".alpha", ""},
                            {".a2.weight", "GLoRA"},
                            {".b1.weight", "GLoRA"},
                            {".b2.weight", "GLoRA"},
-                           {".weight", "IA3"},
+                           {".weight", ""},
                            {".on_input", "IA3"},
                            {".ia3_l", "IA3"},
                            {".dora_scale", "DoRA"},
@@ -75,10 +75,9 @@ struct Parsed {
 
 Parsed parse(const std::string& key) {
   Parsed best;
-  if (const auto known = parse_adapter_key(key); known && known->algorithm == &lora_algorithm()) {
-    best = {std::string(known->module), &kMarks[known->name == "down" ? 1 : 2]};
-    return best;
-  }
+  if (const auto known = parse_adapter_key(key);
+      known && known->algorithm == &lora_algorithm() && (known->name == "down" || known->name == "up"))
+    return {std::string(known->module), &kMarks[known->name == "down" ? 1 : 2]};
   for (const Mark& mark : kMarks)
     if (key.ends_with(mark.suffix) && (!best.mark || mark.suffix.size() > best.mark->suffix.size()))
       best = {key.substr(0, key.size() - mark.suffix.size()), &mark};
@@ -158,7 +157,7 @@ class Report {
       const Shape& shape = file_.tensors().at(module.keys.at(suffix)).shape;
       return shape.rank() > 0 ? std::optional(shape[0]) : std::nullopt;
     };
-    for (const char* suffix : {".lora_down.weight", ".hada_w1_b", ".lokr_w2_b", ".lokr_w1_b", ".a1.weight"})
+    for (const char* suffix : {".lora_down.weight", ".hada_w1_b", ".lokr_w2_b", ".lokr_w1_b"})
       if (const auto rank = extent(suffix)) return rank;
     return {};
   }
@@ -223,10 +222,11 @@ class Report {
   // sorts numbers as such.
   std::pair<std::string, std::string> block_of(const std::string& base) const {
     const std::string path = path_of(base);
-    size_t end = path.find_first_of("0123456789", std::min(path.find_first_of("._") + 1, path.size()));
-    while (end != path.npos && end > 0 && path[end - 1] != '.' && path[end - 1] != '_')
-      end = path.find_first_of("0123456789", end + 1);
-    if (end == path.npos) return {"", path.substr(0, path.find('.'))};
+    const size_t dot = path.find('.');
+    const char before = dot == path.npos ? '_' : '.';
+    size_t end = path.find_first_of("0123456789", dot == path.npos ? 0 : dot);
+    while (end != path.npos && (end == 0 || path[end - 1] != before)) end = path.find_first_of("0123456789", end + 1);
+    if (end == path.npos) return {"", path.substr(0, dot)};
     const size_t last = std::min(path.find_first_not_of("0123456789", end), path.size());
     const std::string number = path.substr(end, last - end);
     return {path.substr(0, end) + std::string(8 - std::min<size_t>(number.size(), 8), '0') + number,

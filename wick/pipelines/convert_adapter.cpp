@@ -16,14 +16,6 @@
 namespace wick {
 namespace {
 
-// Equal parts of a factor's rows in another order: row block i of the result is block order[i].
-Tensor reordered(const Tensor& rows, const std::vector<int>& order) {
-  const int64_t size = rows.dim(0) / int64_t(order.size());
-  std::vector<Tensor> parts;
-  for (const int part : order) parts.push_back(slice(rows, 0, part * size, (part + 1) * size));
-  return cat(parts, 0);
-}
-
 bool is_same(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() &&
          std::memcmp(contiguous(a).view().data, contiguous(b).view().data, size_t(bytes_of(a.dtype(), a.shape()))) == 0;
@@ -105,11 +97,12 @@ struct Sources {
 };
 using SourcesByPath = std::map<std::string, Sources>;
 
-void gather(const AdapterFile& file, const AdapterModules& modules, double strength, SourcesByPath& all) {
+void gather(const AdapterFile& file, const AdapterModules& modules, const LoraFile& strengths, SourcesByPath& all) {
   std::map<std::string, std::map<int64_t, std::pair<std::string, LoraRows>>> found;  // by path and first row
   for (const auto& [base, stored] : file.loras) {
     const auto [module, name] = modules.find(base);
     LoraRows lora = from_stored(stored, name->rows);
+    const double strength = double(strengths.strength_of(module->path));
     if (strength != 1) lora.lora.alpha *= strength, lora.lora.stored = {};
     auto& here = found[module->path];
     for (const auto& [first, other] : here)
@@ -189,10 +182,16 @@ bool is_same(const ModuleRows& a, const ModuleRows& b) {
 
 // "KEY is LoHa", of the first tensor that tells an algorithm.
 std::string other_in_words(const AdapterFile& file) {
-  const auto tells = [](const auto& entry) { return !other_lora_algorithm(entry.first).empty(); };
-  const auto found = std::ranges::find_if(file.others, tells);
-  if (found == file.others.end()) return fmt::format("{} is no LoRA's", quote(file.others.begin()->first));
-  return fmt::format("{} is {}", quote(found->first), other_lora_algorithm(found->first));
+  const auto kind = [](const std::string& key) -> std::string {
+    if (const std::string_view other = other_lora_algorithm(key); !other.empty()) return std::string(other);
+    const auto parsed = parse_adapter_key(key);
+    if (!parsed || parsed->name == "alpha") return {};
+    if (!parsed->algorithm) return parsed->name == "magnitude" ? "DoRA" : "a scalar";
+    return parsed->algorithm == &lora_algorithm() ? "" : parsed->algorithm->name();
+  };
+  for (const auto& [key, tensor] : file.others)
+    if (const std::string name = kind(key); !name.empty()) return fmt::format("{} is {}", quote(key), name);
+  return fmt::format("{} is no plain LoRA's", quote(file.others.begin()->first));
 }
 
 // Other algorithms' tensors keep their suffixes, and so stay with modules of the same rows.
@@ -324,7 +323,7 @@ AdapterFile converted(const AdapterFile& file, const AdapterModules& modules, Ad
   AdapterFile to{.name = file.name, .format = format, .metadata = file.metadata, .base_model = file.base_model};
   rename_others(file, modules, to);
   SourcesByPath all;
-  gather(file, modules, 1, all);
+  gather(file, modules, LoraFile{file.name}, all);
   std::vector<std::string> bases, paths;
   for (const auto& [path, sources] : all) {
     const std::vector<const ModuleName*> names = sources.module->spelled(spelling_of(format));
@@ -384,6 +383,16 @@ AdapterFile resized(const AdapterFile& file, const AdapterSize& size) {
   return to;
 }
 
+namespace {
+
+void check_parts(const LoraFile& lora, const AdapterModules& modules) {
+  for (const auto& [part, strength] : lora.parts)
+    check_usage(std::ranges::any_of(modules.all(), [&](const auto& m) { return m.path.starts_with(part + "."); }),
+                "--lora {}: {} has no part {} that adapters are on", lora.path.string(), modules.model(), quote(part));
+}
+
+}  // namespace
+
 AdapterFile merged(const AdapterMerge& merge) {
   std::vector<AdapterFile> files;
   for (const LoraFile& file : merge.files) {
@@ -399,7 +408,8 @@ AdapterFile merged(const AdapterMerge& merge) {
   SourcesByPath sources;
   for (size_t i = 0; i < files.size(); ++i) {
     modules.check_fits(files[i]);
-    gather(files[i], modules, double(merge.files[i].strength), sources);
+    check_parts(merge.files[i], modules);
+    gather(files[i], modules, merge.files[i], sources);
   }
   AdapterFile to{.name = files.front().name,
                  .format = merge.format.value_or(files.front().format),
