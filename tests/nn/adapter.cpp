@@ -156,7 +156,6 @@ TEST(Adapter, RefusesOtherAlgorithmsAndOtherTensors) {
   expect_refused("a.dora_scale", "no down factor");
   expect_refused("a.lora_magnitude_vector", "no down factor");
   expect_refused("a.lora_mid.weight", "no down factor");
-  expect_refused("a.oft_blocks.0", "OFT in parts of a fused layer");
   expect_refused("a.reshape_weight", "a reshaping LoRA");
   expect_refused("unet.conv_in.weight", "expected a LoRA, found tensors of an unknown kind");
 }
