@@ -132,7 +132,8 @@ Tensor flat(const Tensor& w) { return reshape(w, {w.dim(0), -1}); }
 TEST_F(AppliedAdapters, FullDifferences) {
   const Tensor a = random({12, 6}, 30), b = random({6}, 31), c = random({4, 6, 3, 3}, 32), bias = random({12}, 33),
                d = random({4, 6, 1, 1}, 34);
-  expect({{"a.diff", a}, {"a.diff_b", bias}, {"b.diff_b", b}, {"c.diff", c}, {"d.diff", d}},
+  // An alpha beside a difference says nothing.
+  expect({{"a.diff", a}, {"a.alpha", full({}, 4)}, {"a.diff_b", bias}, {"b.diff_b", b}, {"c.diff", c}, {"d.diff", d}},
          {{"a.weight", base("a.weight") + a * 0.5f},
           {"a.bias", bias * 0.5f},
           {"b.bias", base("b.bias") + b * 0.5f},
