@@ -382,7 +382,7 @@ TEST_F(FlowModels, LorasThatAreNoneAreNamed) {
     fs::remove(folder / "l");
   };
   expect_named({{xlabs + ".down.weight", zeros({2, 7})}, {xlabs + ".up.weight", zeros({8, 2})}},
-               {"proj_lora1.down.weight", "shape"});
+               {"proj_lora1.up.weight", "shape"});
   expect_named({{"double_blocks.0.img_attn.norm.key_norm.scale", zeros({8})},
                 {module + ".lora_A.weight", zeros({2, 8})},
                 {module + ".lora_B.bias", zeros({8})},

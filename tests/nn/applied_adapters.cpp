@@ -79,20 +79,6 @@ class AppliedAdapters : public testing::Test {
     expect_near(with.c(image), conv2d(image, kernel, weights.at("c.bias"), kStrided));
     expect_near(with.d(image), linear(image, matrix, weights.at("d.bias")));
     expect_merged(adapter, weights);
-    expect_half(weights, strength);
-  }
-
-  // In 16 bits: as exact as these are.
-  void expect_half(const Tensors& weights, float strength) {
-    Adapter adapter(file_names);
-    adapter.add_file(folder / "l.safetensors", strength);
-    const Tensor x = random({2, 3, 6}, 20), half = cast(x, DType::bf16);
-    Tensors base = base_weights();
-    const Net with = net(&adapter, base, DType::bf16);
-    const Tensor y = cast(with.a(half), DType::f32),
-                 want = linear(cast(half, DType::f32), weights.at("a.weight"),
-                               weights.contains("a.bias") ? weights.at("a.bias") : Tensor());
-    expect_near(y, want, 0.06f);
   }
 
   void expect_merged(Adapter& adapter, const Tensors& weights) {

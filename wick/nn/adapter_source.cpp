@@ -90,6 +90,11 @@ void AdapterSource::index() {
   check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),
         contents_in_words(safetensors_source(file_.path())));
   for (const auto& [key, info] : file_.tensors()) add(key);
+  // Some programs write an alpha beside a difference, which has no use for it.
+  std::erase_if(entries_, [this](const auto& entry) {
+    const Entry& e = entry.second;
+    return !e.algorithm && e.magnitude.empty() && e.scalar.empty() && differences_.contains(entry.first);
+  });
   check(!entries_.empty() || !differences_.empty(), "{}: holds no module of a LoRA", name());
   model_ = model_of_lora(module_names());
   for (const auto& [base, entry] : entries_) {

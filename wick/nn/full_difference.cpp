@@ -41,7 +41,8 @@ class FullLayer final : public LayerAdapter {
     return bias ? cast(bias, DType::f32) + shift_.to(bias.memory()) : shift_;
   }
   bool changes_bias() const override { return bool(shift_); }
-  bool needs_weight() const override { return replaces_; }
+  // A layer whose output is made ahead takes no other bias.
+  bool needs_weight() const override { return replaces_ || shift_; }
 
  private:
   Tensor change_, shift_;
