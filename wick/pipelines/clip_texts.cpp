@@ -22,8 +22,8 @@ const ClipTokenizer& ClipTexts::tokenizer() const {
   return tokenizer_.emplace(kind_ == ClipKind::l ? read : read.padded_with(0));
 }
 
-std::vector<AddedToken> ClipTexts::words() const {
-  return added_tokens(adapter_, kind_ == ClipKind::l ? "clip_l" : "clip_g", config_.vocab);
+std::vector<LearnedWord> ClipTexts::words() const {
+  return learned_words(adapter_, kind_ == ClipKind::l ? "clip_l" : "clip_g", config_.vocab);
 }
 
 TextLength ClipTexts::length(const std::string& text) const {

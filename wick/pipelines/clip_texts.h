@@ -42,7 +42,7 @@ class ClipTexts {
   ClipStates operator()(const ClipIds& text) const;
 
  private:
-  std::vector<AddedToken> words() const;
+  std::vector<LearnedWord> words() const;
   std::vector<int64_t> plain_ids(const std::string& text) const;  // without start and end
 
   Checkpoint model_;

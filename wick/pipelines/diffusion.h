@@ -112,8 +112,8 @@ class Diffusion {
   virtual const Process& process() const = 0;  // reads the scheduler's config when first asked
   virtual DrawingDefaults drawing_defaults() const = 0;
   virtual LoraFormat lora() const = 0;
-  virtual std::string denoiser() const = 0;                        // its component: "unet"
-  virtual std::string denoiser_in_words() const = 0;               // "UNet"
+  virtual std::string denoiser() const = 0;           // its component: "unet"
+  virtual std::string denoiser_in_words() const = 0;  // "UNet"
   // A component's tensors under the names that its model asks for, whichever names its files have.
   virtual TensorSource source(const std::string& component) const = 0;
   virtual std::vector<std::string> remarks() const { return {}; }  // sentences on the model's files, for users

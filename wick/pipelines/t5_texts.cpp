@@ -52,7 +52,7 @@ TextLength T5Texts::length(const std::string& text) const {
   return length;
 }
 
-std::vector<AddedToken> T5Texts::words() const { return added_tokens(adapter_, "t5", config_.vocab); }
+std::vector<LearnedWord> T5Texts::words() const { return learned_words(adapter_, "t5", config_.vocab); }
 
 std::vector<int64_t> T5Texts::plain_ids(const std::string& text) const {
   return ids_with_words(text, words(), [this](const std::string& part) { return tokenizer().encode_bare(part); });

@@ -46,7 +46,7 @@ class T5Texts {
   static Tensor ranges(const NamedTensors& parts, int64_t tokens);
 
  private:
-  std::vector<AddedToken> words() const;
+  std::vector<LearnedWord> words() const;
   std::vector<int64_t> plain_ids(const std::string& text) const;  // without the end
 
   T5Config config_;

@@ -7,11 +7,11 @@
 
 namespace wick {
 
-std::vector<AddedToken> added_tokens(const Adapter* adapter, const std::string& encoder, int64_t vocabulary) {
-  std::vector<AddedToken> all;
+std::vector<LearnedWord> learned_words(const Adapter* adapter, const std::string& encoder, int64_t vocabulary) {
+  std::vector<LearnedWord> all;
   if (!adapter) return all;
   for (const AddedWord& word : adapter->words(encoder)) {
-    AddedToken& token = all.emplace_back(AddedToken{word.word, std::vector<int64_t>(size_t(word.count))});
+    LearnedWord& token = all.emplace_back(LearnedWord{word.word, std::vector<int64_t>(size_t(word.count))});
     std::iota(token.ids.begin(), token.ids.end(), vocabulary + word.first);
   }
   return all;

@@ -6,12 +6,12 @@
 
 #include "wick/core/tensor.h"
 #include "wick/nn/adapter.h"
-#include "wick/text/added_token.h"
+#include "wick/text/learned_word.h"
 
 namespace wick {
 
 // The words that an adapter, which may be null, teaches an encoder of this vocabulary.
-std::vector<AddedToken> added_tokens(const Adapter* adapter, const std::string& encoder, int64_t vocabulary);
+std::vector<LearnedWord> learned_words(const Adapter* adapter, const std::string& encoder, int64_t vocabulary);
 
 // As a part of the conditioning, f32 on the host; empty where all weigh 1.
 Tensor weights_tensor(const std::vector<float>& weights, const Shape& shape);

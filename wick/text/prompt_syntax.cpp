@@ -147,7 +147,7 @@ void check_no_embedding(const std::string& text) {
 
 }  // namespace
 
-std::vector<WeightedText> weighted_texts(std::string_view prompt, const std::vector<AddedToken>& words) {
+std::vector<WeightedText> weighted_texts(std::string_view prompt, const std::vector<LearnedWord>& words) {
   check_text(prompt, ClipTokenizer::kMaxTextBytes);
   std::vector<WeightedText> whole, parts;
   add_parts(with_escapes_marked(prompt), 1, 0, whole);

@@ -10,7 +10,7 @@
 // the pair around it, ends with a ")": the two are a pair then. Source: ComfyUI (comfy/sd1_clip.py, October 2025),
 // where parts between parentheses are tokenized one by one, too.
 //
-//   embedding:WORD   is a word that has vectors of its own (text/added_token.h); so is WORD alone, other than in
+//   embedding:WORD   is a word that has vectors of its own (text/learned_word.h); so is WORD alone, other than in
 //   ComfyUI
 #pragma once
 
@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "wick/text/added_token.h"
+#include "wick/text/learned_word.h"
 
 namespace wick {
 
@@ -42,7 +42,7 @@ struct WeightedText {
 // The parts of a prompt in ComfyUI's syntax. Throws UsageError for a weight that is not finite, parentheses deeper than
 // 256 levels, and `embedding:NAME` of another than these words, which become parts; Error for text that is not UTF-8 or
 // too long.
-std::vector<WeightedText> weighted_texts(std::string_view prompt, const std::vector<AddedToken>& words = {});
+std::vector<WeightedText> weighted_texts(std::string_view prompt, const std::vector<LearnedWord>& words = {});
 
 // Tokens and the weight of each. Those that start, end and pad weigh 1.
 struct WeightedIds {

@@ -1,4 +1,4 @@
-#include "wick/text/added_token.h"
+#include "wick/text/learned_word.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@ namespace {
 
 using Parts = std::vector<TextOrIds>;
 
-const std::vector<AddedToken> kWords = {{"cat", {10, 11}}, {"big cat", {12}}, {"<s>", {13}}, {"elsewhere", {}}};
+const std::vector<LearnedWord> kWords = {{"cat", {10, 11}}, {"big cat", {12}}, {"<s>", {13}}, {"elsewhere", {}}};
 
-TEST(AddedToken, TextIsDividedAtWords) {
+TEST(LearnedWord, TextIsDividedAtWords) {
   const auto parts = [](std::string_view text) { return parts_at_words(text, kWords); };
   EXPECT_EQ(parts("a dog"), (Parts{{"a dog"}}));
   EXPECT_EQ(parts(""), Parts{});
@@ -22,7 +22,7 @@ TEST(AddedToken, TextIsDividedAtWords) {
   EXPECT_EQ(parts_at_words("", {}), (Parts{{""}}));
 }
 
-TEST(AddedToken, AMarkGoesWithItsWord) {
+TEST(LearnedWord, AMarkGoesWithItsWord) {
   const auto parts = [](std::string_view text) { return parts_at_words(text, kWords, "embedding:"); };
   EXPECT_EQ(parts("a embedding:cat, b"), (Parts{{"a"}, {"", {10, 11}}, {", b"}}));
   EXPECT_EQ(parts("a embedding:elsewhere b"), (Parts{{"a"}, {"b"}}));
@@ -30,7 +30,7 @@ TEST(AddedToken, AMarkGoesWithItsWord) {
   EXPECT_EQ(parts("a cat"), (Parts{{"a"}, {"", {10, 11}}}));
 }
 
-TEST(AddedToken, IdsOfBoth) {
+TEST(LearnedWord, IdsOfBoth) {
   const auto lengths = [](const std::string& text) { return std::vector<int64_t>{int64_t(text.size())}; };
   EXPECT_EQ(ids_with_words("ab cat c", kWords, lengths), (std::vector<int64_t>{2, 10, 11, 1}));
   EXPECT_EQ(ids_with_words("ab", {}, lengths), (std::vector<int64_t>{2}));

@@ -1,4 +1,4 @@
-#include "wick/text/added_token.h"
+#include "wick/text/learned_word.h"
 
 #include <algorithm>
 
@@ -22,13 +22,13 @@ bool begins_here(std::string_view text, size_t at, std::string_view word) {
 }
 
 struct Found {
-  const AddedToken* word = nullptr;
+  const LearnedWord* word = nullptr;
   size_t size = 0;  // with the mark
 };
 
-Found longest_at(std::string_view text, size_t at, const std::vector<AddedToken>& words, std::string_view mark) {
+Found longest_at(std::string_view text, size_t at, const std::vector<LearnedWord>& words, std::string_view mark) {
   Found longest;
-  for (const AddedToken& candidate : words) {
+  for (const LearnedWord& candidate : words) {
     if (candidate.word.empty()) continue;
     const std::string marked = std::string(mark) + candidate.word;
     if (!mark.empty() && marked.size() > longest.size && begins_here(text, at, marked))
@@ -41,7 +41,7 @@ Found longest_at(std::string_view text, size_t at, const std::vector<AddedToken>
 
 }  // namespace
 
-std::vector<TextOrIds> parts_at_words(std::string_view text, const std::vector<AddedToken>& words,
+std::vector<TextOrIds> parts_at_words(std::string_view text, const std::vector<LearnedWord>& words,
                                       std::string_view mark) {
   if (words.empty()) return {{std::string(text)}};
   std::vector<TextOrIds> parts;
