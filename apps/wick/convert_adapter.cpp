@@ -49,11 +49,12 @@ void convert_lora(const AdapterArguments& a, const std::string& model, const std
   if (is_resized) file = resized(file, {.rank = a.rank, .energy = a.energy.empty() ? 0 : std::stod(a.energy)});
   if (format == AdapterFormat::gguf)
     write_gguf_adapter(file, *of, output);
-  else if (a.to.empty())
-    file.write(output);
-  else
-    converted(file, of ? AdapterModules::of(*of) : AdapterModules::recognised(file), format).write(output);
-  fmt::print("Wrote {}: {}, {}\n", printable(output), count_of(file.loras.size(), "LoRA module"),
+  else if (!a.to.empty())
+    file = converted(file, of ? AdapterModules::of(*of) : AdapterModules::recognised(file), format);
+  if (format != AdapterFormat::gguf) file.write(output);
+  const std::string others =
+      file.others.empty() ? "" : fmt::format(", {} of other kinds", count_of(file.others.size(), "tensor"));
+  fmt::print("Wrote {}: {}{}, {}\n", printable(output), count_of(file.loras.size(), "LoRA module"), others,
              adapter_format_names()[size_t(format)]);
 }
 

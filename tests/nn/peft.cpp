@@ -34,7 +34,7 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   const auto refuse = [](const std::string& text, std::initializer_list<std::string_view> parts) {
     expect_error([&] { parse(text); }, parts);
   };
-  refuse(R"({"peft_type": "LOHA", "lora_alpha": 1})", {"adapter_config.json", "peft_type", "LOHA"});
+  refuse(R"({"peft_type": "ADALORA", "lora_alpha": 1})", {"adapter_config.json", "peft_type", "ADALORA"});
   refuse(R"({"peft_type": "LORA"})", {"lora_alpha"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "use_qalora": true})", {"use_qalora"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "all"})", {"bias", "all"});

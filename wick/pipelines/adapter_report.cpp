@@ -10,6 +10,7 @@
 
 #include "wick/io/safetensors.h"
 #include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/dora.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
@@ -259,6 +260,7 @@ class Report {
   }
 
   void add_programs();
+  void add_remarks_on_magnitudes();
 
   LoraSettings settings_;
   SafetensorsFile file_;
@@ -341,7 +343,24 @@ void Report::add_programs() {
     for (AdapterReport::Program& program : programs)
       if (program.name != "PEFT" && program.name != "diffusers")
         program.remark = "takes a scale of 1, since alphas stand beside the tensors";
+  add_remarks_on_magnitudes();
   std::ranges::stable_sort(programs, std::greater(), &AdapterReport::Program::modules);
+}
+
+// What programs make of DoRAs (docs/adapters.md).
+void Report::add_remarks_on_magnitudes() {
+  bool of_inputs = false, of_outputs = false;
+  for (const auto& [base, module] : modules_) {
+    if (!module.has(kMagnitudeKey)) continue;
+    const Shape& shape = file_.tensors().at(module.keys.at(kMagnitudeKey)).shape;
+    (shape.rank() > 1 && shape[0] == 1 && shape[1] > 1 ? of_inputs : of_outputs) = true;
+  }
+  if (!of_inputs && !of_outputs) return;
+  for (AdapterReport::Program& program : report_.programs) {
+    if (program.name == "stable-diffusion.cpp") program.remark = "leaves a DoRA's magnitudes out";
+    if (program.name == "diffusers" && of_inputs) program.remark = "takes a DoRA's magnitudes of inputs for others";
+    if (program.name == "ComfyUI" && of_outputs) program.remark = "divides a DoRA's magnitudes by the base's norms";
+  }
 }
 
 }  // namespace
