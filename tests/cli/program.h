@@ -22,12 +22,18 @@ struct Outcome {
   std::string out, err;
 };
 
+// The program under test; WICK_BINARY is one of a build that was carried elsewhere.
+inline std::string wick_binary() {
+  const char* const elsewhere = std::getenv("WICK_BINARY");
+  return elsewhere ? elsewhere : WICK_BINARY;
+}
+
 // `arguments` is shell text, after `prefix`, which may set limits or variables.
 inline Outcome run_wick(const std::string& arguments, const std::string& prefix = "") {
   const TemporaryDirectory folder;
   const std::string out = (folder / "out").string(), err = (folder / "err").string();
   // One thread: these models are too small for more, and several tests run at once.
-  const std::string command = "export OMP_NUM_THREADS=1; " + prefix + " '" WICK_BINARY "' " + arguments;
+  const std::string command = "export OMP_NUM_THREADS=1; " + prefix + " '" + wick_binary() + "' " + arguments;
   const int status = std::system(("( " + command + " ) >'" + out + "' 2>'" + err + "'").c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_plain(out), read_plain(err)};
 }

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <string>
 
+#include "cli/program.h"
+
 namespace wick {
 
 class Terminal {
@@ -19,7 +21,7 @@ class Terminal {
   // Both are shell text; with `job` it is a job of the shell, which goes on with what stands behind the arguments.
   Terminal(const std::string& arguments, const std::string& variables, bool job = false) {
     const std::string command = "export OMP_NUM_THREADS=1 TERM=xterm " + variables + (job ? "; set -m; " : "; exec ") +
-                                "'" WICK_BINARY "' " + arguments;
+                                "'" + wick_binary() + "' " + arguments;
     winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
     child_ = forkpty(&fd_, nullptr, nullptr, &size);
     if (child_ == 0) {
