@@ -128,7 +128,7 @@ def make(wick, family, algorithm, name, scratch, by):
         made = folder / to / ("adapter" if to == "peft" else "x.gguf" if to == "gguf" else "x.safetensors")
         made.parent.mkdir(parents=True, exist_ok=True)
         try:
-            wick("convert", "--lora", trained, "--to", to, "--output", made)
+            wick("convert", "--model", MODELS / family, "--lora", trained, "--to", to, "--output", made)
             yield row | dict(made_by=f"convert --to {to}"), Artifact(**more, kind=to, format=to, path=made)
         except Failed as e:
             yield row | dict(made_by=f"convert --to {to}"), e
