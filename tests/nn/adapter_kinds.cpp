@@ -221,7 +221,7 @@ TEST_P(AdapterKinds, GoWithAQuantisedBase) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(found[i], want[i]), 1e-5) << i;
 }
 
-// What several files make of a weight, one after the other, is what their layers compute.
+// Layers under several files compute what the weight does after each file changed it in turn.
 TEST(AdaptersTogether, ApplyInTheirOrder) {
   const TemporaryDirectory folder;
   std::vector<LoraFile> files;

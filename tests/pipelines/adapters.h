@@ -44,7 +44,7 @@ inline AdapterFile random_lora(const AdapterModules& modules, AdapterFormat form
   return file;
 }
 
-// What an adapter adds to the matrix of every linear, by path.
+// The difference that an adapter adds to each linear's matrix, by path.
 inline std::map<std::string, Tensor> changes(const AdapterModules& modules, const std::vector<LoraFile>& files) {
   std::map<std::string, std::vector<ModuleName>> names;
   for (const NamedModule& module : modules.all()) names[module.path] = module.names;

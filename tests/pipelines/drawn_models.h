@@ -452,7 +452,7 @@ class DrawnModels : public testing::Test {
     transformer["pos_embed"] = cast(cast(random(13, {1, 256, 32}), DType::f16), DType::f32);
     return transformer;
   }
-  // Of every component.
+  // FLUX's tensors, by component.
   using Inputs = std::map<std::string, Tensors>;
   Inputs flux_inputs() const {
     std::map<std::string, Tensors> inputs = shared_inputs_;

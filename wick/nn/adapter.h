@@ -133,7 +133,7 @@ class Adapter {
   // The same for a vector of a norm, "weight" or "bias", which has `count` numbers. Null where no file changes it.
   std::shared_ptr<const VectorChange> match_vector(const std::string& path, bool is_bias, int64_t count,
                                                    const Residence& place = {});
-  // Whoever records steps keeps those of each set apart. What it writes is enqueued.
+  // A step recorded as a graph holds for its own set alone. The copies that this makes are enqueued.
   void use(size_t set);
   // The words that the set in use teaches an encoder by its short name: "clip_l", "clip_g" or "t5". And the vectors of
   // all sets, f32 [n, dim] on the host; empty where there are none.

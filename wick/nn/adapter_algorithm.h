@@ -53,7 +53,7 @@ struct Magnitude {
   float strength = 1;
 };
 
-// What a file tells beside its tensors about rotations (nn/oft.cpp, nn/boft.cpp).
+// The settings of rotations (nn/oft.cpp, nn/boft.cpp) that a file keeps outside its factors.
 struct RotationSettings {
   float constraint = 0;              // times the outputs: the largest norm that generators may have
   bool constrains_always = false;    // kohya's OFT: with a constraint of 0 nothing is left of it
@@ -113,7 +113,7 @@ class AdapterAlgorithm {
   // The factors of a module before training, not yet leaves.
   virtual std::vector<Tensor> fresh(const LoraTarget& target, const FreshOptions& options, Rng& rng,
                                     Memory& memory) const = 0;
-  // What alpha is divided by; 0: the scale is 1 whatever alpha says.
+  // The scale is alpha / rank; a rank of 0 means a scale of 1, whatever alpha says.
   virtual int64_t rank(const AdapterModule& module) const = 0;
   // A factor's value, or its gradient, in the layout of files: of one whose outputs have this order
   // (AdapterModule::order).
@@ -166,7 +166,8 @@ const std::vector<const AdapterAlgorithm*>& adapter_algorithms();
 
 // Throws Error, which begins with the file's name, unless a factor has this shape.
 void check_shape(const AdapterFactor& factor, const Shape& wanted, const std::string& file);
-// Of a weight in a file, [out, in], or [out, in, kh, kw] of a convolution. Those of 1x1 have both.
+// The same for a factor of the weight's own shape: [out, in], or [out, in, kh, kw] of a convolution. For a 1x1
+// convolution both shapes pass.
 void check_weight_shape(const AdapterFactor& factor, const LoraTarget& target, const std::string& file);
 // And brought into memory's layout, with its rows in the module's order.
 Tensor weight_from_file(const Tensor& value, const AdapterModule& module);

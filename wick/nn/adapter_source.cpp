@@ -188,7 +188,7 @@ Tensor AdapterSource::word_vectors(const std::string& word, const std::string& e
   return vectors.rank() == 2 ? vectors : reshape(vectors, {1, -1});
 }
 
-// Of a LoRA.
+// Whether a LoRA brings a bias of the outputs.
 bool AdapterSource::has_bias(const Entry& entry) {
   const auto& factors = entry.algorithm->factors();
   const auto bias = std::ranges::find(factors, "bias", &AdapterAlgorithm::Factor::name);
