@@ -191,6 +191,9 @@ struct AdapterKey {
 std::optional<AdapterKey> parse_adapter_key(std::string_view key,
                                             const std::function<bool(const std::string&)>& has = {});
 
+// The kind that a key tells of its module: "LoRA", "DoRA" by a magnitude, … Empty of an alpha or a scalar.
+std::string_view kind_of(const AdapterKey& key);
+
 // The algorithm which Wick does not compute that a key belongs to: "LoHa", "DoRA", … Empty if it is none that we know.
 std::string_view other_lora_algorithm(std::string_view key);
 

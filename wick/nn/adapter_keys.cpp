@@ -134,6 +134,11 @@ std::optional<AdapterKey> parse_adapter_key(std::string_view key, const std::fun
   return {};
 }
 
+std::string_view kind_of(const AdapterKey& key) {
+  if (key.algorithm) return key.algorithm->name();
+  return key.name == "magnitude" ? "DoRA" : "";
+}
+
 std::string_view other_lora_algorithm(std::string_view key) {
   for (const Algorithm& other : kOtherAlgorithms)
     if (other.at_end ? key.ends_with(other.mark) : key.find(other.mark) != key.npos) return other.name;

@@ -21,76 +21,17 @@
 namespace wick {
 namespace {
 
-// Suffixes of tensors and the kinds that they tell; a kind further down wins over one above it in the same module.
-struct Mark {
-  std::string_view suffix, kind;
-};
-constexpr Mark kMarks[] = {{".alpha", ""},
-                           {".lora_down.weight", "LoRA"},
-                           {".lora_up.weight", "LoRA"},
-                           {".diff", "full difference"},
-                           {".diff_b", "full difference"},
-                           {".w_norm", "norm difference"},
-                           {".b_norm", "norm difference"},
-                           {".set_weight", "full weight"},
-                           {".reshape_weight", "reshaping LoRA"},
-                           {".bias", "LoRA with biases"},
-                           {".lora_B.bias", "LoRA with biases"},
-                           {".lora_up.bias", "LoRA with biases"},
-                           {".lora_mid.weight", "LoRA, Tucker"},
-                           {".scalar", ""},
-                           {".hada_w1_a", "LoHa"},
-                           {".hada_w1_b", "LoHa"},
-                           {".hada_w2_a", "LoHa"},
-                           {".hada_w2_b", "LoHa"},
-                           {".hada_t1", "LoHa, Tucker"},
-                           {".hada_t2", "LoHa, Tucker"},
-                           {".lokr_w1", "LoKr"},
-                           {".lokr_w1_a", "LoKr"},
-                           {".lokr_w1_b", "LoKr"},
-                           {".lokr_w2", "LoKr"},
-                           {".lokr_w2_a", "LoKr"},
-                           {".lokr_w2_b", "LoKr"},
-                           {".lokr_t2", "LoKr, Tucker"},
-                           {".oft_blocks", "OFT"},
-                           {".oft_diag", "OFT"},
-                           {".oft_R.weight", "OFT"},
-                           {".rescale", ""},
-                           {".boft_R", "BOFT"},
-                           {".a1.weight", "GLoRA"},
-                           {".a2.weight", "GLoRA"},
-                           {".b1.weight", "GLoRA"},
-                           {".b2.weight", "GLoRA"},
-                           {".weight", ""},
-                           {".on_input", "IA3"},
-                           {".ia3_l", "IA3"},
-                           {".dora_scale", "DoRA"},
-                           {".lora_magnitude_vector", "DoRA"},
-                           {".lora_magnitude_vector.weight", "DoRA"},
-                           {".lora_magnitude_vector.default.weight", "DoRA"}};
-
-struct Parsed {
-  std::string base;
-  const Mark* mark = nullptr;
-};
-
-Parsed parse(const std::string& key) {
-  Parsed best;
-  if (const auto known = parse_adapter_key(key);
-      known && known->algorithm == &lora_algorithm() && (known->name == "down" || known->name == "up"))
-    return {std::string(known->module), &kMarks[known->name == "down" ? 1 : 2]};
-  for (const Mark& mark : kMarks)
-    if (key.ends_with(mark.suffix) && (!best.mark || mark.suffix.size() > best.mark->suffix.size()))
-      best = {key.substr(0, key.size() - mark.suffix.size()), &mark};
-  return best;
-}
-
 struct Module {
-  std::map<std::string_view, std::string> keys = {};  // by suffix
-  std::string_view kind = "";
+  std::map<std::string_view, std::string> keys = {};  // by the suffix that Wick writes
+  std::string kind = {};
 
   bool has(std::string_view suffix) const { return keys.contains(suffix); }
 };
+
+std::string_view written_suffix(const AdapterKey& key) {
+  if (key.algorithm) return key.algorithm->factors()[key.factor].suffixes.front();
+  return key.name == "alpha" ? ".alpha" : key.name == "scalar" ? ".scalar" : kMagnitudeKey;
+}
 
 class Report {
  public:
@@ -102,15 +43,15 @@ class Report {
         report_.embeddings.push_back(key);
         continue;
       }
-      const Parsed parsed = parse(key);
-      if (!parsed.mark) continue;
-      Module& module = modules_[parsed.base];
-      module.keys[parsed.mark->suffix] = key;
+      const auto has = [&](const std::string& other) { return file_.tensors().contains(other); };
+      const auto parsed = parse_adapter_key(key, has);
+      if (!parsed) continue;
+      Module& module = modules_[std::string(parsed->module)];
+      module.keys[written_suffix(*parsed)] = key;
+      if (parsed->algorithm) module.kind = kind_of(*parsed);
     }
-    for (auto& [base, module] : modules_)
-      for (const Mark& mark : kMarks)
-        if (module.has(mark.suffix) && !mark.kind.empty()) module.kind = mark.kind;
     std::erase_if(modules_, [](const auto& entry) { return entry.second.kind.empty(); });
+    for (auto& [base, module] : modules_) refine(module);
   }
 
   AdapterReport make() {
@@ -133,6 +74,17 @@ class Report {
   }
 
  private:
+  // The kind by more than its algorithm.
+  void refine(Module& module) const {
+    const bool is_lora = module.kind == lora_algorithm().name();
+    if (module.has(kMagnitudeKey)) module.kind = is_lora ? "DoRA" : module.kind + ", DoRA";
+    if (module.has(".lora_mid.weight") || module.has(".hada_t1") || module.has(".lokr_t2")) module.kind += ", Tucker";
+    if (module.has(".lora_B.bias")) module.kind += ", biases";
+    if (const auto blocks = module.keys.find(".oft_blocks");
+        blocks != module.keys.end() && file_.tensors().at(blocks->second).shape.rank() == 4)
+      module.kind = "BOFT";
+  }
+
   Tensor load(const std::string& key) const { return file_.load_numbers(key); }
   Tensor matrix(const Module& module, std::string_view suffix) const {
     const Tensor x = load(module.keys.at(suffix));
@@ -173,16 +125,22 @@ class Report {
     return double(config->alpha_of(name, rank_of(module).value_or(1)));
   }
 
-  // Frobenius, of the change; none where that depends on the base.
+  static bool has_all(const Module& m, std::initializer_list<std::string_view> suffixes) {
+    return std::ranges::all_of(suffixes, [&](std::string_view suffix) { return m.has(suffix); });
+  }
+
+  // The Frobenius norm of the change; none where that depends on the base.
   std::optional<double> norm_of(const std::string& base, const Module& m) const {
     const double rank = double(rank_of(m).value_or(1)),
                  scalar = m.has(".scalar") ? load(m.keys.at(".scalar")).item() : 1;
     const double scale = std::abs(alpha_of(base, m).value_or(rank) / rank * scalar);
     if (m.has(".lora_down.weight") && m.has(".lora_up.weight") && !m.has(".lora_mid.weight"))
       return scale * norm_of_product(matrix(m, ".lora_up.weight"), matrix(m, ".lora_down.weight"));
-    if (m.kind == "LoHa" && m.keys.size() >= 4 && m.has(".hada_w2_b")) return scale * norm_of_loha(m);
-    if (m.kind == "LoKr") return norm_of_lokr(m, scale);
-    if (m.kind == "full difference" || m.kind == "norm difference") {
+    if (has_all(m, {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"}) && !m.has(".hada_t1"))
+      return scale * norm_of_loha(m);
+    if (m.has(".lokr_w1") || m.has(".lokr_w1_a")) return norm_of_lokr(m, scale);
+    const bool is_difference = m.kind == full_algorithm().name() || m.kind == norm_algorithm().name();
+    if (is_difference && !m.has(".set_weight")) {
       double sum = 0;
       for (const auto& [suffix, key] : m.keys)
         for (const float v : load(key).to_vector()) sum += double(v) * double(v);
@@ -235,7 +193,7 @@ class Report {
   }
 
   void add(const std::string& base, const Module& module) {
-    ++groups_[{component_of(base), std::string(module.kind), rank_of(module), alpha_of(base, module)}];
+    ++groups_[{component_of(base), module.kind, rank_of(module), alpha_of(base, module)}];
     const std::optional<double> norm = norm_of(base, module);
     if (!norm) {
       ++report_.unmeasured;

@@ -180,17 +180,13 @@ bool is_same(const ModuleRows& a, const ModuleRows& b) {
          (a.parts == b.parts || (std::ranges::is_sorted(a.parts) && std::ranges::is_sorted(b.parts)));
 }
 
-// "KEY is LoHa", of the first tensor that tells an algorithm.
+// "KEY is LoHa": the first tensor of another kind than LoRA.
 std::string other_in_words(const AdapterFile& file) {
-  const auto kind = [](const std::string& key) -> std::string {
-    if (const std::string_view other = other_lora_algorithm(key); !other.empty()) return std::string(other);
+  for (const auto& [key, tensor] : file.others) {
     const auto parsed = parse_adapter_key(key);
-    if (!parsed || parsed->name == "alpha") return {};
-    if (!parsed->algorithm) return parsed->name == "magnitude" ? "DoRA" : "a scalar";
-    return parsed->algorithm == &lora_algorithm() ? "" : parsed->algorithm->name();
-  };
-  for (const auto& [key, tensor] : file.others)
-    if (const std::string name = kind(key); !name.empty()) return fmt::format("{} is {}", quote(key), name);
+    const std::string_view kind = parsed ? kind_of(*parsed) : other_lora_algorithm(key);
+    if (!kind.empty() && kind != lora_algorithm().name()) return fmt::format("{} is {}", quote(key), kind);
+  }
   return fmt::format("{} is no plain LoRA's", quote(file.others.begin()->first));
 }
 
