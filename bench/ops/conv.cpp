@@ -24,7 +24,7 @@ void time(benchmark::State& state, const F& f) {
 }
 
 void conv_forward(benchmark::State& state) {
-  time(state, [](const Layer& l) { l.y.backend().conv2d(l.y, l.x, l.w, l.bias, l.conv); });
+  time(state, [](const Layer& l) { l.y.backend().conv2d(l.y, l.x, l.w, l.bias, /*added=*/{}, l.conv); });
 }
 
 void conv_backward_input(benchmark::State& state) {
