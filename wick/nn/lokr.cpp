@@ -2,12 +2,14 @@
 // scale * kron(W1, W2), with W1 [L, M] and W2 [K, N] for a weight [L K, M N]; of a convolution W2 [K, KH, KW, N] has
 // the pixels. Either may be a product of two of rank R.
 //
-// The change is never made: x [..., M N] goes through W2 in M parts, and W1 mixes what comes of them.
+// The change is never made: W1 mixes the M parts of x [..., M N], and each of the L that come of it goes through W2; or
+// each goes through W2 first.
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "wick/autograd/checkpoint.h"
+#include "wick/backend/views.h"
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/ops/elementwise.h"
@@ -78,40 +80,45 @@ class LokrLayer final : public LayerAdapter {
   }
 
  private:
+  // W1 mixes the parts of x or those of what W2 makes of them, whichever is less work. Both leave outputs in order.
   Tensor change_of(const Tensor& x, const Conv2d* conv) const {
     const auto [l, k, m, n] = sides_of(module_);
     const Tensor mix = cast(first_matrix(module_) * module_.total_scale(), activations_);
-    const Tensor parts = conv && module_.target.kernel > 1 ? convolved(x, *conv) : multiplied(x);  // [..., K, M]
-    const Tensor mixed = linear(parts, mix);                                                       // [..., K, L]
-    Shape shape(parts.shape().begin(), parts.shape().end() - 2);
-    shape.push_back(l * k);
-    return reshape(transpose(mixed, -1, -2), shape);
+    const bool mixes_first = l * n * (m + k) <= m * k * (n + l);
+    Tensor y = mixes_first ? mixed(mix, x) : x;
+    y = conv && module_.target.kernel > 1 ? convolved(y, mixes_first ? l : m, *conv)
+                                          : multiplied(y, mixes_first ? l : m);
+    return mixes_first ? y : mixed(mix, y);
+  }
+
+  // x [..., P Q] in P parts -> [..., P' Q], for mix [P', P].
+  static Tensor mixed(const Tensor& mix, const Tensor& x) {
+    const Tensor parts = reshape(x, {-1, mix.dim(1), x.dim(-1) / mix.dim(1)});
+    return reshape(matmul(mix, parts), with_last(x.shape(), mix.dim(0) * parts.dim(2)));
   }
 
   Tensor factor(size_t which) const { return cast(value_of(module_, which), activations_); }
 
-  // x [..., M N] -> [..., K, M]
-  Tensor multiplied(const Tensor& x) const {
+  // x [..., P N] -> [..., P K]
+  Tensor multiplied(const Tensor& x, int64_t parts) const {
     const auto [l, k, m, n] = sides_of(module_);
-    Shape shape(x.shape().begin(), x.shape().end() - 1);
-    shape.push_back(m);
-    shape.push_back(n);
-    const Tensor parts = reshape(x, shape);
+    const Tensor rows = reshape(x, {-1, n});
     const auto matrix = [&](size_t which) { return reshape(factor(which), {value_of(module_, which).dim(0), -1}); };
     const Tensor y =
-        value_of(module_, kW2) ? linear(parts, matrix(kW2)) : linear(linear(parts, matrix(kB2)), matrix(kA2));
-    return contiguous(transpose(y, -1, -2));
+        value_of(module_, kW2) ? linear(rows, matrix(kW2)) : linear(linear(rows, matrix(kB2)), matrix(kA2));
+    return reshape(y, with_last(x.shape(), parts * k));
   }
 
-  // x [B, H, W, M N] -> [B, H', W', K, M]: each part is a picture of its own.
-  Tensor convolved(const Tensor& x, const Conv2d& conv) const {
+  // x [B, H, W, P N] -> [B, H', W', P K]: each part is a picture of its own.
+  Tensor convolved(const Tensor& x, int64_t parts, const Conv2d& conv) const {
     const auto [l, k, m, n] = sides_of(module_);
     const int64_t batch = x.dim(0), height = x.dim(1), width = x.dim(2);
-    const Tensor apart = permute(reshape(x, {batch, height, width, m, n}), {0, 3, 1, 2, 4});
-    const Tensor pictures = reshape(apart, {batch * m, height, width, n});
+    const Tensor apart = permute(reshape(x, {batch, height, width, parts, n}), {0, 3, 1, 2, 4});
+    const Tensor pictures = reshape(apart, {batch * parts, height, width, n});
     const Tensor y = value_of(module_, kW2) ? conv2d(pictures, factor(kW2), {}, conv)
                                             : linear(conv2d(pictures, factor(kB2), {}, conv), factor(kA2));
-    return contiguous(permute(reshape(y, {batch, m, y.dim(1), y.dim(2), k}), {0, 2, 3, 4, 1}));
+    const Tensor together = permute(reshape(y, {batch, parts, y.dim(1), y.dim(2), k}), {0, 2, 3, 1, 4});
+    return reshape(contiguous(together), {batch, y.dim(1), y.dim(2), parts * k});
   }
 
   const AdapterModule& module_;
