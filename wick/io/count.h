@@ -1,7 +1,7 @@
 // "1 row", "2 rows": a count with its noun, for messages.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <string>
@@ -25,11 +25,11 @@ Count count_of(Integer count, std::string_view noun) {
 
 }  // namespace wick
 
+// Not by way of format_to(), which would compile all of fmt into each file.
 template <>
-struct fmt::formatter<wick::Count> {
-  constexpr auto parse(format_parse_context& context) { return context.begin(); }
+struct fmt::formatter<wick::Count> : fmt::formatter<std::string> {
   template <class Context>
   auto format(const wick::Count& c, Context& context) const {
-    return fmt::format_to(context.out(), "{} {}", c.count, wick::noun_of(c.count, c.noun));
+    return fmt::formatter<std::string>::format(std::to_string(c.count) + " " + wick::noun_of(c.count, c.noun), context);
   }
 };
