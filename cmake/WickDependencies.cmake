@@ -36,11 +36,13 @@ if(WICK_BENCH)
   find_package(benchmark REQUIRED)
 endif()
 
-# Warnings and sanitizers, for our own sources.
+# Warnings, for our own sources. Sanitizers, for the library: what tests do with it is checked there.
 add_library(wick_flags INTERFACE)
 target_compile_options(wick_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers
                                             $<$<BOOL:${WICK_WERROR}>:-Werror>)
+add_library(wick_sanitizers INTERFACE)
 if(WICK_SANITIZE)
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_compile_options(wick_sanitizers INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined
+                                                   -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 endif()

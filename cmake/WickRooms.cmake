@@ -7,20 +7,25 @@ function(wick_room name)
   add_library(wick_${name} STATIC ${sources})
   target_include_directories(wick_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_features(wick_${name} PUBLIC cxx_std_20)
-  target_link_libraries(wick_${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} wick_flags)
+  target_link_libraries(wick_${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} wick_flags wick_sanitizers)
   add_library(wick::${name} ALIAS wick_${name})
+  if(WICK_SANITIZE)
+    wick_precompile(wick_${name})
+  endif()
 endfunction()
 
-# Programs of many files, most of whose time goes into the standard library's headers and one other. Not for rooms: their
-# objects are shared by ccache with builds elsewhere. Not with clang, whose precompiled headers hold times of files, which
-# ccache does not restore.
-function(wick_precompile target header)
+# Most of the time of a small file goes into the standard library's headers, and one other. Rooms have them precompiled in
+# sanitized builds alone: else ccache shares their objects with builds elsewhere, and they show that no #include is missing.
+#   wick_precompile(TARGET [HEADER])
+function(wick_precompile target)
+  target_precompile_headers(${target} PRIVATE ${ARGN} <algorithm> <filesystem> <functional> <map> <memory> <optional>
+                            <string> <vector> <fmt/format.h>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    target_precompile_headers(${target} PRIVATE ${header} <algorithm> <filesystem> <functional> <map> <memory> <optional>
-                              <string> <vector> <fmt/format.h>)
     # ccache asks for the first. With precompiled headers GCC 12 takes copies within std::string for overruns.
     target_compile_options(${target} PRIVATE -fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow
                                              -Wno-stringop-overread -Wno-restrict)
+  else()  # clang would keep times of files, which ccache does not restore
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
   endif()
 endfunction()
 
