@@ -103,16 +103,22 @@ const Kind kKinds[] = {{"lora", config_of(lora_algorithm(), 2)},
                        {"lokr", config_of(lokr_algorithm(), 1)},
                        {"lokr_whole", config_of(lokr_algorithm(), 4, false, false, 2)}};
 
+// As training leaves it: no factor is zero.
+void disturb(const Adapter& adapter, float size = 0.3f) {
+  uint64_t seed = 1000;
+  for (const Parameter& p : adapter.parameters())
+    p.value.backend().copy(p.value, p.value.detached() + random(p.value.shape(), seed++) * size);
+}
+
+void save_disturbed(const LoraConfig& config, const std::filesystem::path& file, float size = 0.3f) {
+  Adapter trained(config, names);
+  make_net(&trained);
+  disturb(trained, size);
+  trained.save(file, {}, DType::f32);
+}
+
 class AdapterKinds : public testing::TestWithParam<Kind> {
  protected:
-  // As training leaves it: no factor is zero.
-  static void disturb(const Adapter& adapter) {
-    uint64_t seed = 1000;
-    for (const Parameter& p : adapter.parameters()) {
-      const Tensor moved = p.value.detached() + random(p.value.shape(), seed++) * 0.3f;
-      p.value.backend().copy(p.value, moved);
-    }
-  }
   static bool is_loha_with_magnitudes() { return std::string(GetParam().name) == "loha_with_magnitudes"; }
   const TemporaryDirectory folder_;
 };
@@ -202,23 +208,106 @@ TEST_P(AdapterKinds, HaveTheGradientsOfDifferences) {
   }
 }
 
-// Rows of 8 bits: what a kind does with a weight is done with the one that is held.
-TEST_P(AdapterKinds, GoWithAQuantisedBase) {
-  Adapter trained(GetParam().config, names);
-  make_net(&trained);
-  disturb(trained);
-  trained.save(folder_ / "l.safetensors", {}, DType::f32);
-  WeightsOptions rows{.dtype = DType::int8, .unquantized = DType::f32};
-  Tensors held = base();
-  for (const char* name : {"a", "q", "k", "f"}) {
-    Tensor& w = held.at(std::string(name) + ".weight");
-    w = cast(cast(w, DType::int8), DType::f32);
+// Linears whose rows are whole blocks of every quantised type.
+struct QuantisedNet {
+  static constexpr int64_t kIn = 256;
+  static const Tensors& base() {
+    static const Tensors all = {
+        {"a.weight", random({96, kIn}, 1)}, {"q.weight", random({64, kIn}, 2)}, {"k.weight", random({32, kIn}, 3)}};
+    return all;
   }
-  rows.quantizes = [](const std::string& tensor) { return !tensor.starts_with("b.") && !tensor.starts_with("c."); };
-  Adapter on_rows(names, {{folder_ / "l.safetensors"}}), on_floats(names, {{folder_ / "l.safetensors"}});
-  const std::vector<Tensor> found = make_net(&on_rows, base(), rows).outputs(),
-                            want = make_net(&on_floats, held).outputs();
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(found[i], want[i]), 1e-5) << i;
+
+  Scope s;
+  Linear a{s / "a", kIn, 96, false};
+  Linear side = Linear::side_by_side(s, kIn, {{"q", 64}, {"k", 32}}, false);
+
+  QuantisedNet(Adapter* adapter, const Tensors& weights, DType dtype)
+      : s(Weights::of(weights, {.dtype = dtype}), "net", adapter) {}
+
+  // Outputs, and the gradients of the parameters.
+  std::vector<Tensor> results(const Adapter& adapter) const {
+    Tape tape;
+    const Tensor x = random({5, kIn}, 50);
+    std::vector<Tensor> all = {a(x), side(x)};
+    const Grads grads = tape.backward(sum(all[0] * random({5, 96}, 51)) + sum(all[1] * random({5, 96}, 52)));
+    for (const Parameter& p : adapter.parameters()) all.push_back(grads[p.value]);
+    return all;
+  }
+};
+
+class QuantisedBase : public AdapterKinds {};
+INSTANTIATE_TEST_SUITE_P(Of, QuantisedBase, testing::ValuesIn(kKinds), [](const auto& i) { return i.param.name; });
+
+// What a kind does with a weight is done with the one that is held. Products with blocks round x to 8 bits, and an
+// fp8_product to fp8.
+TEST_P(QuantisedBase, IsTheWeightThatItHolds) {
+  {
+    Adapter trained(GetParam().config, names);
+    const QuantisedNet net(&trained, QuantisedNet::base(), DType::f32);
+    disturb(trained, 0.05f);
+    trained.save(folder_ / "l.safetensors", {}, DType::f32);
+  }
+  const std::pair<DType, double> types[] = {{DType::int8, 1e-5},       {DType::fp8, 1e-5},  {DType::nf4, 1e-5},
+                                            {DType::nf4_double, 1e-5}, {DType::q8_0, 1e-2}, {DType::q4_0, 1e-2},
+                                            {DType::q4_k, 1e-2},       {DType::q6_k, 1e-2}, {DType::fp8_product, 1e-1}};
+  for (const auto& [type, tolerance] : types) {
+    Tensors held = QuantisedNet::base();
+    for (auto& [name, w] : held) w = cast(cast(w, type), DType::f32);
+    const bool is_read_alone = is_loha_with_magnitudes();  // and not trained
+    std::vector<std::vector<Tensor>> results;
+    for (const bool quantised : {true, false}) {
+      Adapter adapter(names);
+      adapter.add_file(folder_ / "l.safetensors", 1, !is_read_alone);
+      const QuantisedNet net(&adapter, quantised ? QuantisedNet::base() : held, quantised ? type : DType::f32);
+      results.push_back(net.results(adapter));
+    }
+    EXPECT_EQ(results[0].size() > 2, !is_read_alone);
+    for (size_t i = 0; i < results[1].size(); ++i)
+      EXPECT_LE(relative_error(results[0][i], results[1][i]), tolerance) << name_of(type) << " " << i;
+  }
+}
+
+// Dropout and a limit of norms, of what is new and of what a file brings.
+TEST_P(AdapterKinds, AreLimitedWherePlain) {
+  save_disturbed(GetParam().config, folder_ / "l.safetensors");
+  const bool plain = std::string(GetParam().name) == "lora";
+  for (const LoraConfig& limits : {LoraConfig{.dropout = 0.1f}, LoraConfig{.rank_dropout = 0.1f},
+                                   LoraConfig{.module_dropout = 0.1f}, LoraConfig{.most_norm = 1}}) {
+    const auto further = [&] {
+      Adapter adapter(limits, names);
+      adapter.add_file(folder_ / "l.safetensors", 1, /*trainable=*/true);
+      make_net(&adapter);
+      return adapter.limit_norms();
+    };
+    const auto fresh = [&] {
+      LoraConfig config = GetParam().config;
+      config.dropout = limits.dropout, config.most_norm = limits.most_norm;
+      config.rank_dropout = limits.rank_dropout, config.module_dropout = limits.module_dropout;
+      Adapter adapter(config, names);
+      make_net(&adapter);
+      return adapter.limit_norms();
+    };
+    if (plain) {
+      EXPECT_EQ(further(), limits.most_norm > 0);
+      EXPECT_EQ(fresh(), limits.most_norm > 0);
+    } else {
+      expect_error([&] { further(); }, {"l.safetensors", "\"lora_a\"", "plain LoRAs", "--lora-dropout"});
+      expect_error([&] { fresh(); }, {"LoRA: \"lora_a\"", "plain LoRAs", "--lora-dropout"});
+    }
+  }
+}
+
+// A layer of several linears is taken apart for those that are trained apart alone.
+TEST(AdaptersTogether, StandApartWhereTargeted) {
+  const std::vector<LoraSite> side = {{"net.q", {15, 6}}, {"net.k", {15, 9}}};
+  LoraConfig loha = config_of(loha_algorithm(), 2);
+  EXPECT_TRUE(Adapter(loha, names).stand_apart(side));
+  loha.targets = {"net.*", "-net.q"};
+  EXPECT_TRUE(Adapter(loha, names).stand_apart(side));
+  loha.targets = {"net.a"};
+  EXPECT_FALSE(Adapter(loha, names).stand_apart(side));
+  EXPECT_FALSE(Adapter(config_of(lora_algorithm(), 2), names).stand_apart(side));
+  EXPECT_TRUE(Adapter(config_of(lora_algorithm(), 2, true), names).stand_apart(side));
 }
 
 // Layers under several files compute what the weight does after each file changed it in turn.
@@ -227,13 +316,8 @@ TEST(AdaptersTogether, ApplyInTheirOrder) {
   std::vector<LoraFile> files;
   float strength = 0.7f;
   for (const Kind& kind : kKinds) {
-    Adapter trained(kind.config, names);
-    make_net(&trained);
-    uint64_t seed = 7;
-    for (const Parameter& p : trained.parameters())
-      p.value.backend().copy(p.value, p.value.detached() + random(p.value.shape(), seed++) * 0.1f);
     files.push_back({folder / (std::string(kind.name) + ".safetensors"), strength});
-    trained.save(files.back().path, {}, DType::f32);
+    save_disturbed(kind.config, files.back().path, 0.1f);
     strength *= -0.9f;
   }
   Adapter together(names, files);
@@ -276,13 +360,8 @@ TEST(AdaptersTogether, SetsAreSwitched) {
   const TemporaryDirectory folder;
   std::vector<std::vector<LoraFile>> sets = {{}};
   for (const Kind& kind : kKinds) {
-    Adapter trained(kind.config, names);
-    make_net(&trained);
-    uint64_t seed = 7;
-    for (const Parameter& p : trained.parameters())
-      p.value.backend().copy(p.value, p.value.detached() + random(p.value.shape(), seed++) * 0.1f);
     sets.push_back({{folder / (std::string(kind.name) + ".safetensors"), 0.5f}});
-    trained.save(sets.back().front().path, {}, DType::f32);
+    save_disturbed(kind.config, sets.back().front().path, 0.1f);
   }
   Adapter all(names, sets);
   const Net net = make_net(&all);

@@ -517,5 +517,23 @@ TEST_F(AppliedAdapters, AddedWords) {
       {"clip_g", "3 numbers", "5"});
 }
 
+// What is trained further keeps them, as the file had them.
+TEST_F(AppliedAdapters, AddedWordsAreHandedOn) {
+  const Tensor cat = cast(random({2, 5}, 30), DType::f16), output = random({2, 5}, 31);
+  save_safetensors(folder / "l.safetensors", {{"a.lora_down.weight", random({2, 6}, 1)},
+                                              {"a.lora_up.weight", random({12, 2}, 2)},
+                                              {"bundle_emb.cat.clip_l", cat},
+                                              {"bundle_emb.cat.clip_l_out", output}});
+  Adapter further(LoraConfig(), file_names);
+  further.add_file(folder / "l.safetensors", 1, /*trainable=*/true);
+  further.match({{"net.a", {6, 12}}});
+  further.save(folder / "m.safetensors", {}, DType::bf16);
+  const SafetensorsFile written = SafetensorsFile::open(folder / "m.safetensors");
+  EXPECT_EQ(written.load("a.lora_up.weight").dtype(), DType::bf16);
+  EXPECT_EQ(written.load("bundle_emb.cat.clip_l").dtype(), DType::f16);
+  expect_near(written.load_numbers("bundle_emb.cat.clip_l"), cast(cat, DType::f32), 0);
+  expect_near(written.load_numbers("bundle_emb.cat.clip_l_out"), output, 0);
+}
+
 }  // namespace
 }  // namespace wick

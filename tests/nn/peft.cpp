@@ -116,6 +116,13 @@ TEST(Peft, RanksThatDifferAreTold) {
   EXPECT_EQ(config.rank_of("layers.1.q_proj"), 2);
 }
 
+TEST(Peft, WhatItCannotHoldIsRefused) {
+  const TemporaryDirectory folder;
+  const std::string name = std::string(kPeftPrefix) + "layers.0.q_proj.hada_w1_a";
+  expect_error([&] { write_peft(folder / "to", {{name, zeros({2, 3})}}, {}); }, {(folder / "to").string(), name});
+  EXPECT_FALSE(std::filesystem::exists(folder / "to"));
+}
+
 TEST(Peft, AFolderThatIsWrittenOverIsNotWholeUntilItsEnd) {
   const TemporaryDirectory folder;
   write_plain(folder / kPeftLast, "{}");

@@ -48,6 +48,13 @@ std::string pattern_of(const std::string& path) {
   return pattern;
 }
 
+// A target without the "-" of those that are left out.
+std::string without_sign(const std::string& target) { return target.substr(target.starts_with('-') ? 1 : 0); }
+
+bool drops_out(const LoraConfig& config) {
+  return config.dropout > 0 || config.rank_dropout > 0 || config.module_dropout > 0;
+}
+
 // Under which a factor is written.
 std::string key_of(const AdapterModule& module, size_t factor) {
   return module.name + std::string(module.algorithm->factors()[factor].suffixes.front());
@@ -90,12 +97,15 @@ Adapter::Adapter(LoraConfig config, ModuleNames names)
   check_alpha(config_->alpha.value);
   for (const auto& other : config_->alpha.others) check_alpha(other.value);
   for (const float p : {config_->dropout, config_->rank_dropout, config_->module_dropout})
-    check(p >= 0 && p < 1 && (p == 0 || (config_->algorithm->stacks() && !config_->dora)),
-          "LoRA: dropout should be from 0 to below 1, and of a plain LoRA, found {}", p);
+    check(p >= 0 && p < 1, "LoRA: dropout should be from 0 to below 1, found {}", p);
 }
 
 bool AdapterModule::is_trained() const {
   return std::ranges::any_of(all_factors(), [](const AdapterFactor* factor) { return factor->value.tracked(); });
+}
+
+std::string AdapterModule::kind() const {
+  return magnitude.factor.value && algorithm == &lora_algorithm() ? "DoRA" : algorithm->name();
 }
 
 std::vector<const AdapterFactor*> AdapterModule::all_factors() const {
@@ -158,14 +168,19 @@ void Adapter::add_file(const LoraFile& file, bool trainable, size_t set) {
   files_.push_back({std::make_shared<AdapterSource>(AdapterSource::open(file, trainable)), set});
 }
 
-bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& names) {
+bool Adapter::is_targeted(const std::string& path) const {
+  if (!config_) return false;
+  const auto& targets = config_->targets;
+  const auto last = std::find_if(targets.rbegin(), targets.rend(),
+                                 [&](const std::string& target) { return is_targeted_by(without_sign(target), path); });
+  return last != targets.rend() && !last->starts_with('-');
+}
+
+void Adapter::note_patterns(const std::string& path, const std::vector<ModuleName>& names) {
   ++kinds_[kind_of(path)];
-  bool wanted = false;
   for (size_t i = 0; i < config_->targets.size(); ++i) {
-    const bool exclude = config_->targets[i].starts_with('-');
-    const std::string pattern = config_->targets[i].substr(exclude ? 1 : 0);
+    const std::string pattern = without_sign(config_->targets[i]);
     if (is_targeted_by(pattern, path)) {
-      wanted = !exclude;
       pattern_uses_[i].fits = true;
     } else if (std::ranges::any_of(names, [&](const ModuleName& other) {
                  return is_targeted_by(pattern, other.name) || is_targeted_by(pattern + "*", other.name);
@@ -173,7 +188,6 @@ bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& n
       pattern_uses_[i].meant.insert(pattern_of(path));
     }
   }
-  return wanted;
 }
 
 AdapterModule Adapter::fresh(const std::string& name, const LoraSite& site, Memory& memory) const {
@@ -273,7 +287,8 @@ Adapter::Modules* Adapter::modules_at(const LoraSite& site, Memory& memory) {
   Modules modules;
   for (size_t set = 0; set < set_count_; ++set)
     for (AdapterModule& module : from_files(names, site, set)) modules.push_back(std::move(module));
-  if (config_ && !site.target.is_lookup && targeted(site.path, names)) {
+  if (config_ && !site.target.is_lookup) note_patterns(site.path, names);
+  if (!site.target.is_lookup && is_targeted(site.path)) {
     check(modules.empty(), "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
     modules.push_back(fresh(names.front().name, site, memory));
   }
@@ -284,7 +299,7 @@ bool Adapter::stand_apart(const std::vector<LoraSite>& sites) const {
   const bool trained_apart = config_ && (config_->dora || !config_->algorithm->stacks());
   return std::ranges::any_of(sites, [&](const LoraSite& site) {
     const std::vector<ModuleName> names = names_(site.path);
-    return trained_apart ||
+    return (trained_apart && is_targeted(site.path)) ||
            std::ranges::any_of(files_, [&](const GivenFile& f) { return f.file->stands_apart(names); });
   });
 }
@@ -324,6 +339,10 @@ std::shared_ptr<const LayerAdapter> Adapter::adapter_of(const std::vector<Placed
   const AdapterAlgorithm& algorithm = *module.algorithm;
   if (algorithm.stacks() && !module.magnitude.factor.value)
     return algorithm.layer(parts, outputs, place, dropout(parts, *place.memory));
+  check(!config_ || (!drops_out(*config_) && config_->most_norm == 0),
+        "{}: {} is a {}, and only plain LoRAs have dropout and a limit of norms; expected none of --lora-dropout, "
+        "--rank-dropout, --module-dropout and --scale-weight-norms",
+        files_.empty() ? "LoRA" : files_.front().file->name(), quote(module.name), module.kind());
   auto change = algorithm.layer({{&module, 0}}, module.target.out, place, {});
   if (module.magnitude.factor.value) change = with_magnitude(std::move(change), module, place);
   return on_outputs({{parts.front().column, parts.front().end(), std::move(change)}}, outputs);
@@ -365,15 +384,15 @@ std::shared_ptr<const VectorChange> Adapter::match_vector(const std::string& pat
   return vectors_[key] = std::make_shared<VectorChange>(std::move(changes), set_in_use_, count, *place.memory);
 }
 
-std::vector<AddedWord> Adapter::words(const std::string& encoder) const {
-  std::vector<AddedWord> all;
+std::vector<WordRows> Adapter::words(const std::string& encoder) const {
+  std::vector<WordRows> all;
   int64_t first = 0;
   for (const auto& [file, set] : files_)
     for (const std::string& word : file->words()) {
       const Tensor vectors = file->word_vectors(word, encoder);
       const int64_t count = vectors ? vectors.dim(0) : 0;
       if (set == *set_in_use_) {
-        check(std::ranges::find(all, word, &AddedWord::word) == all.end(),
+        check(std::ranges::find(all, word, &WordRows::word) == all.end(),
               "{}: it teaches the word {}, as another LoRA does; expected one of both", file->name(), quote(word));
         all.push_back({word, first, count});
       }
@@ -406,7 +425,7 @@ void Adapter::use(size_t set) {
 
 // One mask for linears that share their input.
 LoraDropout Adapter::dropout(const std::vector<PlacedModule>& parts, Memory& memory) {
-  if (!config_ || (config_->dropout == 0 && config_->rank_dropout == 0 && config_->module_dropout == 0)) return {};
+  if (!config_ || !drops_out(*config_)) return {};
   if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
   LoraDropout dropout{.p = config_->dropout,
                       .rank_p = config_->rank_dropout,
@@ -463,9 +482,7 @@ std::pair<int64_t, int64_t> Adapter::ranks() const {
 
 std::string Adapter::kind() const {
   std::set<std::string> kinds;
-  for (const AdapterModule* module : all_modules())
-    kinds.insert(module->magnitude.factor.value && module->algorithm == &lora_algorithm() ? "DoRA"
-                                                                                          : module->algorithm->name());
+  for (const AdapterModule* module : all_modules()) kinds.insert(module->kind());
   return kinds.size() == 1 ? *kinds.begin() : "adapter";
 }
 
@@ -498,9 +515,11 @@ bool Adapter::covers(const std::string& path_prefix) const {
   return begins_some(modules_) || begins_some(vectors_);
 }
 
-void Adapter::limit_norms(float most) const {
+bool Adapter::limit_norms() const {
+  if (!config_ || config_->most_norm == 0) return false;
   for (const AdapterModule* module : all_modules())
-    if (module->is_trained()) module->algorithm->limit_norm(*module, most);
+    if (module->is_trained()) module->algorithm->limit_norm(*module, config_->most_norm);
+  return true;
 }
 
 std::vector<Parameter> Adapter::parameters() const {
@@ -534,6 +553,8 @@ std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
       all[module->name + std::string(kMagnitudeKey)] = converted(magnitude_to_file(magnitude, *module));
     all[module->name + ".alpha"] = full({}, module->alpha);
   }
+  for (const auto& [file, set] : files_)
+    if (file->is_trainable()) all.merge(file->embeddings());
   return all;
 }
 

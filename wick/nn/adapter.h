@@ -79,7 +79,8 @@ struct LoraConfig {
   float dropout = 0;  // share of its inputs that a module does not see, others at each draw; modules that share their
                       // input share what they do not see
   float rank_dropout = 0, module_dropout = 0;             // shares of ranks and modules that a batch does without
-  const AdapterAlgorithm* algorithm = &lora_algorithm();  // another one has no dropout
+  float most_norm = 0;                                    // of what a module adds to its weight, Frobenius'; 0: any
+  const AdapterAlgorithm* algorithm = &lora_algorithm();  // another one has neither dropout nor a limit
   int64_t kron_factor = -1;                               // AdapterAlgorithm::FreshOptions
   bool dora = false;                                      // with magnitudes (nn/dora.h),
   bool magnitudes_of_inputs = false;                      // of inputs instead of outputs
@@ -89,7 +90,7 @@ struct LoraConfig {
 std::filesystem::path lora_weights(const std::filesystem::path& path);
 
 // A word that files teach encoders by vectors of its own (OneTrainer's bundle_emb: textual inversion).
-struct AddedWord {
+struct WordRows {
   std::string word;
   int64_t first = 0, count = 0;  // rows of Adapter::word_vectors(); none where the word is another encoder's
 };
@@ -137,7 +138,7 @@ class Adapter {
   void use(size_t set);
   // The words that the set in use teaches an encoder by its short name: "clip_l", "clip_g" or "t5". And the vectors of
   // all sets, f32 [n, dim] on the host; empty where there are none.
-  std::vector<AddedWord> words(const std::string& encoder) const;
+  std::vector<WordRows> words(const std::string& encoder) const;
   Tensor word_vectors(const std::string& encoder) const;
   bool has_words() const;  // in some set, of some encoder
   // The number of the next dropout masks, below 2^32. It is enqueued: earlier work sees the previous number.
@@ -151,9 +152,9 @@ class Adapter {
   // True if a module under this path prefix ("text_encoder.") is adapted.
   bool covers(const std::string& path_prefix) const;
 
-  // Scales the factors of modules so that the norm of what they add to their weight is at most `most`. Enqueued; copies
-  // are not refreshed.
-  void limit_norms(float most) const;
+  // Scales the factors of modules so that the norm of what they add to their weight is at most LoraConfig::most_norm.
+  // Enqueued; copies are not refreshed. False where it is any, and nothing changed.
+  bool limit_norms() const;
 
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
@@ -183,7 +184,8 @@ class Adapter {
 
   Modules* modules_at(const LoraSite& site, Memory& memory);
   AdapterModule fresh(const std::string& name, const LoraSite& site, Memory& memory) const;
-  bool targeted(const std::string& path, const std::vector<ModuleName>& names);
+  bool is_targeted(const std::string& path) const;
+  void note_patterns(const std::string& path, const std::vector<ModuleName>& names);
   std::shared_ptr<const LayerAdapter> adapter_of(const std::vector<PlacedModule>& parts, int64_t outputs,
                                                  const Residence& place);
   std::string commonest_kinds() const;

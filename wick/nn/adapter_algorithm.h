@@ -80,6 +80,7 @@ struct AdapterModule {
   int64_t end() const { return first + target.out; }
   float total_scale() const { return scale * strength; }
   bool is_trained() const;
+  std::string kind() const;  // "LoRA", "DoRA", …
   // Its factors, and the magnitude behind them.
   std::vector<const AdapterFactor*> all_factors() const;
 };

@@ -188,6 +188,13 @@ Tensor AdapterSource::word_vectors(const std::string& word, const std::string& e
   return vectors.rank() == 2 ? vectors : reshape(vectors, {1, -1});
 }
 
+std::map<std::string, Tensor> AdapterSource::embeddings() const {
+  std::map<std::string, Tensor> all;
+  for (const auto& [key, info] : file_.tensors())
+    if (is_bundled_embedding(key)) all[key] = file_.load(key);
+  return all;
+}
+
 // Whether a LoRA brings a bias of the outputs.
 bool AdapterSource::has_bias(const Entry& entry) {
   const auto& factors = entry.algorithm->factors();

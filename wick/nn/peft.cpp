@@ -250,6 +250,7 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
     if (name.ends_with(kMagnitude)) {
       has_magnitudes = true;
       renamed[name.substr(0, name.size() - kMagnitude.size()) + ".lora_magnitude_vector"] = reshape(tensor, {-1});
+      continue;
     }
     const std::string module = name.substr(0, name.find(".lora_"));
     if (name.ends_with(kDown)) {
@@ -259,6 +260,9 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
       alphas[in_model] = double(tensors.at(module + ".alpha").item());
     } else if (name.ends_with(kUp)) {
       renamed[module + ".lora_B.weight"] = tensor;
+    } else {
+      check(name.ends_with(".alpha"), "{}: {} is no LoRA's or DoRA's, and PEFT's folder would lack it", folder.string(),
+            quote(name));
     }
   }
   std::vector<std::string> modules;

@@ -74,7 +74,8 @@ struct PeftExport {
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
 // begin with "base_model.model.", magnitudes of outputs among them. The commonest rank and alpha become r and
-// lora_alpha, others rank_pattern and alpha_pattern. Each file is written whole, kPeftLast last.
+// lora_alpha, others rank_pattern and alpha_pattern. Each file is written whole, kPeftLast last. Throws Error, and
+// writes nothing, for a tensor of another algorithm.
 void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
                 const PeftExport& adapter);
 

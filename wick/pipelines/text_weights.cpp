@@ -10,7 +10,7 @@ namespace wick {
 std::vector<LearnedWord> learned_words(const Adapter* adapter, const std::string& encoder, int64_t vocabulary) {
   std::vector<LearnedWord> all;
   if (!adapter) return all;
-  for (const AddedWord& word : adapter->words(encoder)) {
+  for (const WordRows& word : adapter->words(encoder)) {
     LearnedWord& token = all.emplace_back(LearnedWord{word.word, std::vector<int64_t>(size_t(word.count))});
     std::iota(token.ids.begin(), token.ids.end(), vocabulary + word.first);
   }

@@ -48,6 +48,11 @@ class TextTask final : public Task {
         data_(data),
         trained_(trained_of(config, model)),
         llama_(load(backend, block_schedule)) {
+    if (const Adapter* adapter = trained_.adapter())
+      check(adapter->kind() == "LoRA" || adapter->kind() == "DoRA",
+            "--from: {} is {}, and a language model's adapter is saved for PEFT as a LoRA or a DoRA; expected one of "
+            "both",
+            config.from, adapter->kind() == "adapter" ? "of several kinds" : "a " + adapter->kind());
     if (!trained_.adapter()) trained_.set_weights(llama_.weights());
     if (!config.sample_prompts.empty()) previews_.emplace(config, model, data.train && data.train->conversations > 0);
     if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));

@@ -56,12 +56,12 @@ Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::
                                                     .dropout = float(config.lora_dropout),
                                                     .rank_dropout = float(config.rank_dropout),
                                                     .module_dropout = float(config.module_dropout),
+                                                    .most_norm = float(config.scale_weight_norms),
                                                     .algorithm = &algorithm_of(config.adapter),
                                                     .kron_factor = config.lokr_factor > 0 ? config.lokr_factor : -1,
                                                     .dora = config.adapter == AdapterKind::dora,
                                                     .magnitudes_of_inputs = magnitudes_of_inputs},
-                                         std::move(names))),
-      most_norm_(float(config.scale_weight_norms)) {
+                                         std::move(names))) {
   if (!config.from.empty()) adapter_->add_file(config.from, 1, /*trainable=*/true);
 }
 
@@ -79,11 +79,7 @@ void Trained::begin_batch(TrainRng& rng) const {
   if (adapter_) adapter_->set_draw(int64_t(rng.dropout.reserve(1)));
 }
 
-bool Trained::limit() const {
-  if (!adapter_ || most_norm_ == 0) return false;
-  adapter_->limit_norms(most_norm_);
-  return true;
-}
+bool Trained::limit() const { return adapter_ && adapter_->limit_norms(); }
 
 void Trained::pause(bool paused) const {
   if (adapter_) adapter_->pause_dropout(paused);

@@ -49,7 +49,6 @@ class Trained {
   std::string name_;                  // "The whole UNet"
   ByPattern<double> rate_;            // Parameter::rate
   std::unique_ptr<Adapter> adapter_;  // models keep its address
-  float most_norm_ = 0;               // of what a module's LoRA adds to it; 0: any
   std::optional<Weights> weights_;
 };
 
