@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -224,8 +225,10 @@ std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments,
     files.push_back(parse_lora(argument));
     if (parts) check_parts(files.back(), *parts);
   }
+  static std::set<std::string> told;  // a file may be named again, in another column
   for (const LoraFile& file : files)
-    for (const std::string& note : Adapter::notes_on(file)) fmt::print(stderr, "wick: {}\n", note);
+    for (const std::string& note : Adapter::notes_on(file))
+      if (told.insert(note).second) fmt::print(stderr, "wick: {}\n", note);
   return files;
 }
 

@@ -348,6 +348,13 @@ TEST_F(Adapters, WordsOfAFileAreTokens) {
   expect_one_line(run_wick("generate --device cpu --steps 1 --model " + word(model) + " --lora " + word(lora) +
                            " --prompt 'embedding:other'" + comfyui + " --out " + word(folder / "6.png")),
                   {"embedding:other", "no --lora holds"});
+  save_safetensors(lora, {{module, zeros({width})}, {"bundle_emb.sks.clip_l_out", rows(table, 5, 7)}});
+  const Outcome columns = run_wick("generate --device cpu --steps 1 --model " + word(model) + " --prompt x --column " +
+                                   word(lora) + ":0.5 --column " + word(lora) + " --out " + word(folder / "7.png"));
+  EXPECT_EQ(columns.code, 0) << columns.err;
+  const std::string note = "1 tensor of embeddings is not applied";
+  EXPECT_NE(columns.err.find(note), columns.err.npos) << columns.err;
+  EXPECT_EQ(columns.err.find(note), columns.err.rfind(note)) << columns.err;  // once for one file
 }
 
 // A GGUF file of f32 can be the base, as a folder can; blocks differ from the weights that PEFT began with.

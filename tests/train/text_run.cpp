@@ -372,11 +372,12 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   for (const auto& [suffix, shape] :
        {std::pair{"w1_a", Shape{32, 2}}, {"w1_b", {2, 32}}, {"w2_a", {32, 2}}, {"w2_b", {2, 32}}})
     loha[std::string("base_model.model.model.layers.0.self_attn.q_proj.hada_") + suffix] = random_normal(shape, rng);
-  save_safetensors(folder_ / "loha.safetensors", loha);
+  fs::create_directory(folder_ / "loha");
+  save_safetensors(folder_ / "loha/adapter_model.safetensors", loha);
+  write_plain(folder_ / "loha/adapter_config.json", R"({"peft_type": "LOHA", "r": 2, "alpha": 2})");
   const std::vector<std::string> flags =
-      with_flags(without(arguments("out"), "--rank"), {"--from", (folder_ / "loha.safetensors").string()});
-  expect_one_line(ChildProcess(flags, folder_.path()).wait(),
-                  {"--from: ", "loha.safetensors is a LoHa", "LoRA or a DoRA"});
+      with_flags(without(arguments("out"), "--rank"), {"--from", (folder_ / "loha").string()});
+  expect_one_line(ChildProcess(flags, folder_.path()).wait(), {"--from ", "loha: is a LoHa", "a LoRA or a DoRA"});
   ASSERT_EQ(train("out").code, 0);
   expect_one_line(train("out"), {"--output", "out", "holds an earlier run (lora, lora-000002, ", "--resume"});
   write_plain(folder_ / "a.jsonl", "{\"text\": \"something else\"}\n");

@@ -50,8 +50,7 @@ class TextTask final : public Task {
         llama_(load(backend, block_schedule)) {
     if (const Adapter* adapter = trained_.adapter())
       check(adapter->kind() == "LoRA" || adapter->kind() == "DoRA",
-            "--from: {} is {}, and a language model's adapter is saved for PEFT as a LoRA or a DoRA; expected one of "
-            "both",
+            "--from {}: is {}, and a language model's adapter is saved for PEFT; expected a LoRA or a DoRA",
             config.from, adapter->kind() == "adapter" ? "of several kinds" : "a " + adapter->kind());
     if (!trained_.adapter()) trained_.set_weights(llama_.weights());
     if (!config.sample_prompts.empty()) previews_.emplace(config, model, data.train && data.train->conversations > 0);
