@@ -14,9 +14,9 @@ function(wick_room name)
   endif()
 endfunction()
 
-# Most of the time of a small file goes into the standard library's headers, and one other. Rooms have them precompiled in
+# Most of the time of a small file goes into the standard library's headers, and some others. Rooms have them precompiled in
 # sanitized builds alone: else ccache shares their objects with builds elsewhere, and they show that no #include is missing.
-#   wick_precompile(TARGET [HEADER])
+#   wick_precompile(TARGET [HEADER...])
 function(wick_precompile target)
   target_precompile_headers(${target} PRIVATE ${ARGN} <algorithm> <filesystem> <functional> <map> <memory> <optional>
                             <string> <vector> <fmt/format.h>)
@@ -27,6 +27,11 @@ function(wick_precompile target)
   else()  # clang would keep times of files, which ccache does not restore
     target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
   endif()
+endfunction()
+
+# Of programs that are compiled more often than they compute, in the presets for development.
+function(wick_compile_fast target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:None>:-O0>)
 endfunction()
 
 # One test program per folder of tests/, with CTest labels `fast` (the default) or `cpu` (longer than a few seconds).
@@ -42,6 +47,7 @@ function(wick_test folder)
   target_link_libraries(test_${folder} PRIVATE ${ARG_LINK} GTest::gtest_main wick_flags)
   target_include_directories(test_${folder} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   wick_precompile(test_${folder} <gtest/gtest.h>)
+  wick_compile_fast(test_${folder})
   target_compile_definitions(test_${folder} PRIVATE WICK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                     WICK_BINARY="$<TARGET_FILE:wick>")
   # Several tests run at once: spinning threads would hold up the threads for which they wait.

@@ -143,7 +143,7 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheVocabulary) {
   EXPECT_TRUE(complaint_about("{\"\xff\": 1}").starts_with("vocab.json: not valid JSON: "));
   EXPECT_EQ(complaint_about(R"({"a": 1, "a": 2})"), "vocab.json: the key \"a\" stands twice in one object");
   EXPECT_EQ(complaint_about(R"({"a\nb": []})"),
-            "vocab.json: token \"a\\nb\": expected an id from 0 to 1048575, found array");
+            "vocab.json: token \"a\\x0ab\": expected an id from 0 to 1048575, found array");
   EXPECT_EQ(complaint_about(R"({"a": -1})"), "vocab.json: token \"a\": expected an id from 0 to 1048575, found -1");
   EXPECT_EQ(complaint_about(R"({"a": 18446744073709551615})"),
             "vocab.json: token \"a\": expected an id from 0 to 1048575, found 18446744073709551615");

@@ -135,7 +135,8 @@ json parse_json(std::string_view text, const std::string& source, JsonNumbers nu
   const bool spelt =
       numbers == JsonNumbers::python && (text.find("NaN") != text.npos || text.find("Infinity") != text.npos);
   TreeBuilder tree(source);
-  spelt ? json::sax_parse(with_python_numbers_spelt(text), &tree) : json::sax_parse(text, &tree);
+  const std::string in_json = spelt ? with_python_numbers_spelt(text) : "";
+  json::sax_parse(spelt ? std::string_view(in_json) : text, &tree);
   return tree.take();
 }
 

@@ -8,6 +8,7 @@
 #include "wick/core/error.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
+#include "wick/io/quote.h"
 #include "wick/text/tokenizer_spec.h"
 #include "wick/text/unicode.h"
 #include "wick/text/words.h"
@@ -31,13 +32,6 @@ Json read_object(const fs::path& path) {
 
 Json read_object_if_there(const fs::path& path) { return fs::exists(path) ? read_object(path) : Json::object(); }
 
-// Text out of a file, fit for a one-line message.
-std::string in_quotes(std::string_view text) {
-  constexpr size_t kLongest = 60;
-  const std::string shown = text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
-  return Json(shown).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string described(const Json& value) { return value.is_number() ? value.dump() : value.type_name(); }
 
 // A special token is written as a string, or as an object that holds it as `content`.
@@ -60,11 +54,13 @@ int64_t read_max_length(const Json& config, const fs::path& path) {
 
 // Whether the parts of a tokenizer.json around its merges are CLIP's.
 bool is_clip(const Json& json) {
-  static const Json kNormalizer = Json::parse(R"({"type": "Sequence", "normalizers": [
-      {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]})");
-  Json cuts = Json::parse(R"({"type": "Sequence", "pretokenizers": [
+  static const Json kNormalizer = parse_json(R"({"type": "Sequence", "normalizers": [
+      {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]})",
+                                             "CLIP's normalizer");
+  Json cuts = parse_json(R"({"type": "Sequence", "pretokenizers": [
       {"type": "Split", "pattern": {}, "behavior": "Removed", "invert": true},
-      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]})");
+      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]})",
+                         "CLIP's pre_tokenizer");
   constexpr const char* kSplit = R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
   bool cuts_so = false;
   // Some files name the special tokens here once more, although they are found before.
@@ -88,8 +84,7 @@ class ClipTokenizer::Vocabulary {
     spec_.source = path;
     for (const auto& [token, id] : as_object(tokens, path, "an object of tokens and ids").items()) {
       if (!id.is_number_integer() || id < 0 || id >= kMaxTokens)
-        fail("{}: token {}: expected an id from 0 to {}, found {}", path, in_quotes(token), kMaxTokens - 1,
-             described(id));
+        fail("{}: token {}: expected an id from 0 to {}, found {}", path, quote(token), kMaxTokens - 1, described(id));
       put_token(spec_, id.get<int64_t>(), {token});
       ids_.emplace(token, id.get<int32_t>());
     }
@@ -146,10 +141,10 @@ void ClipTokenizer::load_whole(const fs::path& file) {
     const auto id = get<int64_t>(token, "id", where);
     for (const char* flag : {"single_word", "lstrip", "rstrip"})
       check(!token.contains(flag) || token[flag] == false, "{}: {}: {} is set; Wick knows tokens without it", where,
-            in_quotes(text), flag);
+            quote(text), flag);
     const bool is_special = id == bos_ || id == eos_ || id == pad_ || id == unknown_;
     check(vocabulary.find(text) == id && is_special, "{}: {} is no special token of CLIP's; Wick knows no others",
-          where, in_quotes(text));
+          where, quote(text));
   }
   const Json& merges = as_list(member(model, "merges", source + ": model"), source + ": model: merges");
   for (size_t i = 0; i < merges.size(); ++i) {
@@ -169,7 +164,7 @@ void ClipTokenizer::load_specials(const fs::path& folder, const Vocabulary& voca
     const auto newer = special_content(map, role, map_path);
     const std::string token = newer ? *newer : special_content(config, role, config_path).value_or(fallback);
     const auto id = vocabulary.find(token);
-    check(id.has_value(), "{}: expected the {} {}, found no such token", vocabulary.source(), role, in_quotes(token));
+    check(id.has_value(), "{}: expected the {} {}, found no such token", vocabulary.source(), role, quote(token));
     specials.emplace_back(lower_case(normalize_nfc(token)), *id);
     return *id;
   };
@@ -192,12 +187,12 @@ void ClipTokenizer::add_merge(const std::pair<std::string, std::string>& merge, 
   const auto& [left, right] = merge;
   const auto id_of = [&](const std::string& token) {
     const auto id = vocabulary.find(token);
-    if (!id) fail("{}: {} is not in the vocabulary; both must be of one tokenizer", where, in_quotes(token));
+    if (!id) fail("{}: {} is not in the vocabulary; both must be of one tokenizer", where, quote(token));
     return *id;
   };
   const int32_t left_id = id_of(left), right_id = id_of(right);
   if (!merges_.add(left_id, right_id, {int32_t(merges_.size()), id_of(left + right)}))
-    fail("{}: the pair {} stands there twice", where, in_quotes(left + " " + right));
+    fail("{}: the pair {} stands there twice", where, quote(left + " " + right));
 }
 
 void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabulary) {
