@@ -135,6 +135,10 @@ class ComfyUI(Program):
         self.name = f"ComfyUI {revision_of(folder)}"
         self.comfy = comfy
 
+    def limit(self, artifact):
+        diffusers_of_sdxl = artifact.family == "tiny" and artifact.format == "diffusers"
+        return "has no names for diffusers' attn1.to_q and its like of SDXL" if diffusers_of_sdxl else None
+
     def model(self, family, weights):
         """Of ComfyUI's class, with a config of these sizes; only its names count."""
         kind = {"tiny": "SDXL", "tiny-flux": "Flux", "tiny-sd3": "SD3"}[family]
@@ -289,7 +293,10 @@ class Diffusers(Program):
     def limit(self, artifact):
         if dora_axis(artifact) == "input":
             return "takes every dora_scale for that of the outputs"
-        return "knows no names of kohya's for SD3" if artifact.family == "tiny-sd3" and artifact.format == "kohya" else None
+        if artifact.format != "kohya":
+            return None
+        return {"tiny-sd3": "knows no names of kohya's for SD3",
+                "tiny-flux": "takes kohya's FLUX apart at 3072 channels, whatever the model's width"}.get(artifact.family)
 
     def load(self, artifact):
         parts = {c.name: c.open() for c in FAMILIES[artifact.family]}
@@ -354,6 +361,8 @@ class LlamaCpp(Program):
         for line in ids.tolist():
             settings = engine.llama_context_default_params()
             settings.n_ctx = settings.n_batch = settings.n_ubatch = 64
+            settings.type_k = settings.type_v = 0  # a cache of f32, not f16
+            settings.flash_attn_type = 0
             context = engine.llama_init_from_model(model, settings)
             engine.llama_set_adapter_lora(context, adapter, 1.0)
             batch = engine.llama_batch_init(len(line), 0, 1)

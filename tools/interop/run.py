@@ -30,10 +30,21 @@ ALGORITHMS = {"tiny": ["lora", "dora", "loha", "lokr"], "tiny-flux": ["lora", "d
 # What kohya's scripts can have an adapter on: they know no embedders and no projections of the text encoders.
 BLOCKS = {"tiny": ["unet.*", "-unet.conv_*", "-unet.*_embedding.*"],
           "tiny-flux": ["transformer.double_blocks.*", "transformer.single_blocks.*"], "tiny-sd3": ["transformer.joint_blocks.*"]}
-TEXTS = ["text_encoder*", "-*.text_projection"]
-TARGETS = {family: {"default": [], "blocks, texts": BLOCKS[family] + TEXTS} for family in BLOCKS} | {"tiny-llm": {"default": []}}
+TEXTS = {"tiny": ["text_encoder*", "-*.text_projection"], "tiny-flux": ["text_encoder*"], "tiny-sd3": ["text_encoder*", "-*.text_projection"]}
+TARGETS = {family: {"default": [], "blocks, texts": BLOCKS[family] + TEXTS[family]} for family in BLOCKS} | {"tiny-llm": {"default": []}}
 CONVERSIONS = {"tiny": ["kohya", "diffusers", "peft", "comfy", "onetrainer"], "tiny-flux": ["kohya", "diffusers", "comfy", "onetrainer"],
                "tiny-sd3": ["kohya", "diffusers", "comfy", "onetrainer"], "tiny-llm": ["gguf"]}
+T5S = ("tiny-flux", "tiny-sd3")
+
+
+def conversions(family, algorithm, targets):
+    """Those that can be (docs/adapters.md); others end with one line, which tests/pipelines has."""
+    kept = list(CONVERSIONS[family])
+    if algorithm != "lora":  # of which diffusers, PEFT and llama.cpp have no files, and OneTrainer none of q, k and v in one
+        kept = [to for to in kept if to in ("kohya", "comfy") or (to == "onetrainer" and family == "tiny")]
+    if targets != "default":  # diffusers has no adapter of a T5, PEFT one model in a folder
+        kept = [to for to in kept if to != "peft" and not (to == "diffusers" and family in T5S)]
+    return kept
 
 
 class Failed(Exception):
@@ -124,7 +135,7 @@ def make(wick, family, algorithm, name, scratch, by):
     native = "peft" if family == "tiny-llm" else "kohya"
     if "train" in by:
         yield row | dict(made_by="train"), Artifact(**more, kind="train", format=native, path=trained)
-    for to in CONVERSIONS[family] if "convert" in by else []:
+    for to in conversions(family, algorithm, name) if "convert" in by else []:
         made = folder / to / ("adapter" if to == "peft" else "x.gguf" if to == "gguf" else "x.safetensors")
         made.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -135,7 +146,8 @@ def make(wick, family, algorithm, name, scratch, by):
     if "merge" not in by:
         return
     try:
-        wick("merge", "--model", MODELS / family, "--lora", trained, "--output", folder / "merged")
+        # The models are of f16, to which weights would be rounded.
+        wick("merge", "--model", MODELS / family, "--lora", trained, "--dtype", "f32", "--output", folder / "merged")
         yield row | dict(made_by="merge"), Artifact(**more, kind="merge", format="model", path=folder / "merged")
     except Failed as e:
         yield row | dict(made_by="merge"), e
