@@ -111,6 +111,28 @@ TEST_P(AdapterConversions, SumsAreThoseOfTheChanges) {
   }
 }
 
+// Sizes of models that Wick knows by name are others than these.
+TEST_P(AdapterConversions, SumsOfAnUnknownModelNeedOneSpelling) {
+  const AdapterFormat other =
+      GetParam().format == AdapterFormat::kohya ? AdapterFormat::onetrainer : AdapterFormat::comfy;
+  const std::string component = modules_.all().front().path.substr(0, modules_.all().front().path.find('.'));
+  const auto a = written(random_lora(modules_, GetParam().format), "a"),
+             b = written(random_lora(modules_, GetParam().format, DType::f16, 2), "b");
+  const std::vector<LoraFile> files = {{a, 0.75f}, {b, -1.5f, {{component, 0.5f}}}};
+  expect_same_changes(changes(modules_, {{written(merged({.files = files}), "sum")}}), changes(modules_, files));
+  expect_error([&] { merged({.files = files, .format = other}); }, {"a.safetensors", "does not know by name"});
+
+  const auto c = written(random_lora(modules_, AdapterFormat::diffusers), "c"),
+             d = written(random_lora(modules_, AdapterFormat::kohya), "d");
+  expect_error(
+      [&] {
+        merged({.files = {{c}, {d}}});
+      },
+      {"d.safetensors", "spelled as kohya", "wick convert --model MODEL --to diffusers"});
+  if (GetParam().format != AdapterFormat::onetrainer) return;
+  expect_error([&] { merged({.files = {{a}, {d}}}); }, {"two spellings", "wick convert --model MODEL --to kohya"});
+}
+
 TEST_P(AdapterConversions, OtherAlgorithmsKeepTheirSuffixes) {
   AdapterFile from{.name = "loha", .format = AdapterFormat::kohya};
   Rng rng(3);

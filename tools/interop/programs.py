@@ -257,7 +257,10 @@ class Lycoris(Program):
         self.kohya = kohya
 
     def limit(self, artifact):
-        return "its loader takes every dora_scale for that of the outputs" if dora_axis(artifact) == "input" else None
+        if dora_axis(artifact) == "input":
+            return "its loader takes every dora_scale for that of the outputs"
+        t5_of_flux = artifact.family == "tiny-flux" and any(key.startswith("lora_te3_") for key in read(artifact))
+        return "counts FLUX's T5 as the second text encoder, ComfyUI and kohya's scripts as the third" if t5_of_flux else None
 
     def load(self, artifact):
         file = read(artifact)
@@ -395,5 +398,5 @@ class Merged(Program):
             model, info = c.kind.from_pretrained(folder, torch_dtype=torch.float32, output_loading_info=True, **more)
             keys += len(list(model.named_parameters()))
             assert not info["unexpected_keys"], info["unexpected_keys"][:3]
-            outputs[c.name] = c.run(model.eval())
+            outputs[c.name] = c.run(model.eval().float())  # its vectors are as they were
         return Loaded(keys, keys, outputs)

@@ -182,6 +182,18 @@ std::optional<AdapterModules> AdapterModules::likeliest(const AdapterFile& file)
   return by_names;
 }
 
+AdapterModules AdapterModules::as_named(const AdapterFile& file) {
+  const DiffusionFamily* family = likeliest_family(file);
+  std::vector<NamedModule> modules;
+  for (const auto& [base, lora] : file.loras) {
+    const std::string component = family ? component_of(*family, base) : "";
+    modules.push_back({component.empty() ? base : component + "." + base,
+                       matrix_of(lora),
+                       {ModuleName(base, spelling_of(file.format))}});
+  }
+  return {file.name, std::move(modules)};
+}
+
 AdapterModules::Found AdapterModules::find(std::string_view base) const {
   const auto found = places_.find(base);
   if (found == places_.end()) return {};

@@ -39,6 +39,8 @@ class AdapterModules {
 
   // Of a model whose names fit, whatever the shapes; nothing where there is none.
   static std::optional<AdapterModules> likeliest(const AdapterFile& file);
+  // Of the file alone, whatever model it is for: each module has one name, in the file's own spelling.
+  static AdapterModules as_named(const AdapterFile& file);
 
   const std::string& model() const { return model_; }  // for errors
   const std::vector<NamedModule>& all() const { return modules_; }
@@ -50,6 +52,7 @@ class AdapterModules {
   // The module whose name a key begins with, before one of its dots.
   Found find_owner(std::string_view key) const;
 
+  bool fits(const AdapterFile& file) const { return mismatch(file).empty(); }
   // Throws Error unless every module of the file is there, in these sizes.
   void check_fits(const AdapterFile& file) const;
 

@@ -387,6 +387,36 @@ void check_parts(const LoraFile& lora, const AdapterModules& modules) {
                 "--lora {}: {} has no part {} that adapters are on", lora.path.string(), modules.model(), quote(part));
 }
 
+// Throws Error where two base names stand for the same rows.
+void check_spelled_alike(const AdapterFile& all, const AdapterModules& modules) {
+  std::map<std::string, std::vector<const ModuleName*>> found;  // by path
+  for (const auto& [base, lora] : all.loras) {
+    const auto [module, name] = modules.find(base);
+    for (const ModuleName* other : found[module->path])
+      check(
+          !other->rows.overlap(name->rows),
+          "{} and {} are one layer's in two spellings, of a model that Wick does not know by name; expected one: wick "
+          "convert --model MODEL --to kohya",
+          quote(other->name), quote(base));
+    found[module->path].push_back(name);
+  }
+}
+
+// Of the model that all files are for. Where it is unknown those that spell modules alike can do without.
+AdapterModules modules_of(const std::vector<AdapterFile>& files, const AdapterFile& all, AdapterFormat format) {
+  std::optional<AdapterModules> known = AdapterModules::likeliest(all);
+  if (known && known->fits(all)) return *std::move(known);
+  const auto name_of = [](AdapterFormat spelling) { return adapter_format_names()[size_t(spelling)]; };
+  for (const AdapterFile& file : files)
+    check(
+        file.format == format,
+        "{}: is for a model that Wick does not know by name, and spelled as {}; expected {}, as the first file or the "
+        "result: wick convert --model MODEL --to {}",
+        file.name, name_of(file.format), name_of(format), name_of(format));
+  if (known) check_spelled_alike(all, *known);
+  return AdapterModules::as_named(all);
+}
+
 }  // namespace
 
 AdapterFile merged(const AdapterMerge& merge) {
@@ -400,7 +430,8 @@ AdapterFile merged(const AdapterMerge& merge) {
   AdapterFile all = largest;  // names of language models tell their modules, so that these need all of them
   for (const AdapterFile& file : files)
     for (const auto& [base, lora] : file.loras) all.loras.try_emplace(base, lora);
-  const AdapterModules modules = merge.model ? AdapterModules::of(*merge.model) : AdapterModules::recognised(all);
+  const AdapterFormat format = merge.format.value_or(files.front().format);
+  const AdapterModules modules = merge.model ? AdapterModules::of(*merge.model) : modules_of(files, all, format);
   SourcesByPath sources;
   for (size_t i = 0; i < files.size(); ++i) {
     modules.check_fits(files[i]);
@@ -408,7 +439,7 @@ AdapterFile merged(const AdapterMerge& merge) {
     gather(files[i], modules, merge.files[i], sources);
   }
   AdapterFile to{.name = files.front().name,
-                 .format = merge.format.value_or(files.front().format),
+                 .format = format,
                  .metadata = files.front().metadata,
                  .base_model = files.front().base_model};
   for (const auto& [path, here] : sources) {

@@ -57,7 +57,7 @@ AdapterFile resized(const AdapterFile& file, const AdapterSize& size);
 struct AdapterMerge {
   std::vector<LoraFile> files;
   std::optional<AdapterFormat> format = {};  // the first file's unless given
-  std::optional<Checkpoint> model = {};      // recognised unless given
+  std::optional<Checkpoint> model = {};      // recognised unless given, or unknown where all files spell it alike
   std::optional<int64_t> rank = {};          // exact, ranks add, unless given
 };
 // One LoRA that changes a model as all of them do. Files of any spelling meet, of fused modules and of their parts.
