@@ -239,6 +239,10 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
     if (!on_step || step.is_midway) continue;
     if (last) (void)last->data(), on_step(done);
     ++done;
+    if (model_.memory().on_host()) {  // where it is done by now
+      on_step(done);
+      continue;
+    }
     last = model_.memory().read_later(on.kept.front().view().data, sizeof(float));
   }
   if (last) (void)last->data(), on_step(done);
