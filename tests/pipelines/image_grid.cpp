@@ -64,5 +64,24 @@ TEST(ImageGrid, RejectsAWrongCount) {
   expect_error([&] { draw_grid(grid); }, {"1 x 2", "found 1"});
 }
 
+// A path is one word: it is broken, and cut after some lines, so that nothing is drawn above the next column.
+TEST(ImageGrid, LongWordsStayAboveTheirColumn) {
+  std::string accents;
+  for (int i = 0; i < 40; ++i) accents += "\u00e9";
+  const std::string wide(40, 'W');
+  for (const std::string& label : {wide, std::string(400, 'W'), "a  b " + wide + " c", accents}) {
+    ImageGrid grid{.columns = {label, ""}, .rows = {""}};
+    for (int i = 0; i < 2; ++i) grid.cells.push_back(blank_image(256, 64, {255, 255, 255}));
+    const Image image = draw_grid(grid);
+    const int64_t next_column = image.width - 256 - 9;
+    int64_t above_first = 0, beyond = 0;
+    for (int64_t y = 0; y < image.height; ++y)
+      for (int64_t x = 0; x < image.width; ++x)
+        if (image.rgb[size_t(3 * (y * image.width + x))] < 200) ++(x < next_column ? above_first : beyond);
+    EXPECT_GT(above_first, 100);
+    EXPECT_EQ(beyond, 0) << label;
+  }
+}
+
 }  // namespace
 }  // namespace wick

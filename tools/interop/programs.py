@@ -135,10 +135,6 @@ class ComfyUI(Program):
         self.name = f"ComfyUI {revision_of(folder)}"
         self.comfy = comfy
 
-    def limit(self, artifact):
-        diffusers_of_sdxl = artifact.family == "tiny" and artifact.format == "diffusers"
-        return "has no names for diffusers' attn1.to_q and its like of SDXL" if diffusers_of_sdxl else None
-
     def model(self, family, weights):
         """Of ComfyUI's class, with a config of these sizes; only its names count."""
         kind = {"tiny": "SDXL", "tiny-flux": "Flux", "tiny-sd3": "SD3"}[family]
@@ -169,6 +165,8 @@ class ComfyUI(Program):
         return depth if isinstance(depth, list) else [depth] * len(config["block_out_channels"])
 
     def limit(self, artifact):
+        if artifact.family == "tiny" and artifact.format == "diffusers":
+            return "has no names for diffusers' attn1.to_q and its like of SDXL"
         return "takes the norms of the base's rows for those of the sum's" if dora_axis(artifact) == "output" else None
 
     CLIPS = {"tiny": ["clip_l", "clip_g"], "tiny-flux": ["clip_l", "t5xxl"], "tiny-sd3": ["clip_l", "clip_g", "t5xxl"]}

@@ -191,7 +191,7 @@ AdapterModules AdapterModules::as_named(const AdapterFile& file) {
                        matrix_of(lora),
                        {ModuleName(base, spelling_of(file.format))}});
   }
-  return {file.name, std::move(modules)};
+  return {"the model of " + file.name, std::move(modules)};
 }
 
 AdapterModules::Found AdapterModules::find(std::string_view base) const {

@@ -14,13 +14,38 @@ constexpr int kReadable = 256;  // smaller pictures are enlarged to about this
 
 int line_height(int size) { return size * 5 / 4; }
 
+// Bytes of the longest beginning that is no wider, whole characters and at least one.
+size_t fitting(std::string_view word, int width, int size) {
+  const auto next = [&](size_t at) {
+    do ++at;
+    while (at < word.size() && (word[at] & 0xC0) == 0x80);
+    return at;
+  };
+  size_t end = next(0);
+  while (end < word.size() && text_width(word.substr(0, next(end)), size) <= width) end = next(end);
+  return end;
+}
+
+// Those of a text, and parts of those that are too wide, a path for example.
+std::vector<std::string> words_of(std::string_view text, int width, int size) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    if (space == 0) {
+      text.remove_prefix(1);
+      continue;
+    }
+    const size_t end = fitting(text.substr(0, space), width, size);
+    words.emplace_back(text.substr(0, end));
+    text.remove_prefix(end + (end == space && space < text.size() ? 1 : 0));
+  }
+  return words;
+}
+
 std::vector<std::string> wrap(std::string_view text, int width, int size) {
   constexpr size_t kMaxLines = 5;
   std::vector<std::string> lines(1);
-  while (!text.empty()) {
-    const size_t space = std::min(text.find(' '), text.size());
-    const std::string word(text.substr(0, space));
-    text.remove_prefix(std::min(space + 1, text.size()));
+  for (const std::string& word : words_of(text, width, size)) {
     const bool fits = text_width(lines.back() + " " + word, size) <= width;
     if (lines.back().empty())
       lines.back() = word;
@@ -29,7 +54,9 @@ std::vector<std::string> wrap(std::string_view text, int width, int size) {
     else if (lines.size() < kMaxLines)
       lines.push_back(word);
     else {
-      lines.back() += " ...";
+      const std::string more = " ...";
+      lines.back().resize(fitting(lines.back(), width - text_width(more, size), size));
+      lines.back() += more;
       break;
     }
   }
