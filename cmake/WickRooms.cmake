@@ -29,7 +29,7 @@ function(wick_precompile target)
   endif()
 endfunction()
 
-# Of programs that are compiled more often than they compute, in the presets for development.
+# Leaves out optimisation in the presets for development, for programs that take longer to compile than to run.
 function(wick_compile_fast target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:None>:-O0>)
 endfunction()

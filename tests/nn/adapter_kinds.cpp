@@ -238,8 +238,8 @@ struct QuantisedNet {
 class QuantisedBase : public AdapterKinds {};
 INSTANTIATE_TEST_SUITE_P(Of, QuantisedBase, testing::ValuesIn(kKinds), [](const auto& i) { return i.param.name; });
 
-// What a kind does with a weight is done with the one that is held. Products with blocks round x to 8 bits, and an
-// fp8_product to fp8.
+// Each kind computes the same over a quantised weight as over its decoded values. The tolerances are those of products
+// that round x: to 8 bits beside blocks, to fp8 in fp8_product.
 TEST_P(QuantisedBase, IsTheWeightThatItHolds) {
   {
     Adapter trained(GetParam().config, names);
@@ -267,7 +267,7 @@ TEST_P(QuantisedBase, IsTheWeightThatItHolds) {
   }
 }
 
-// Dropout and a limit of norms, of what is new and of what a file brings.
+// Only plain LoRAs have dropout and a limit of norms, whether new or read from a file.
 TEST_P(AdapterKinds, AreLimitedWherePlain) {
   save_disturbed(GetParam().config, folder_ / "l.safetensors");
   const bool plain = std::string(GetParam().name) == "lora";
@@ -297,7 +297,7 @@ TEST_P(AdapterKinds, AreLimitedWherePlain) {
   }
 }
 
-// A layer of several linears is taken apart for those that are trained apart alone.
+// Linears side by side are built apart only if one of them is targeted by an algorithm that does not stack.
 TEST(AdaptersTogether, StandApartWhereTargeted) {
   const std::vector<LoraSite> side = {{"net.q", {15, 6}}, {"net.k", {15, 9}}};
   LoraConfig loha = config_of(loha_algorithm(), 2);

@@ -517,7 +517,7 @@ TEST_F(AppliedAdapters, AddedWords) {
       {"clip_g", "3 numbers", "5"});
 }
 
-// What is trained further keeps them, as the file had them.
+// A file that is trained further keeps its bundled embeddings, value and dtype.
 TEST_F(AppliedAdapters, AddedWordsAreHandedOn) {
   const Tensor cat = cast(random({2, 5}, 30), DType::f16), output = random({2, 5}, 31);
   save_safetensors(folder / "l.safetensors", {{"a.lora_down.weight", random({2, 6}, 1)},

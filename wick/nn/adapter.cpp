@@ -48,14 +48,14 @@ std::string pattern_of(const std::string& path) {
   return pattern;
 }
 
-// A target without the "-" of those that are left out.
+// A target's pattern: the "-" in front of an excluding one is no part of it.
 std::string without_sign(const std::string& target) { return target.substr(target.starts_with('-') ? 1 : 0); }
 
 bool drops_out(const LoraConfig& config) {
   return config.dropout > 0 || config.rank_dropout > 0 || config.module_dropout > 0;
 }
 
-// Under which a factor is written.
+// The key under which a factor is written.
 std::string key_of(const AdapterModule& module, size_t factor) {
   return module.name + std::string(module.algorithm->factors()[factor].suffixes.front());
 }

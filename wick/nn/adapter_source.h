@@ -43,7 +43,8 @@ class AdapterSource {
   // none.
   std::vector<std::string> words() const;
   Tensor word_vectors(const std::string& word, const std::string& encoder) const;
-  // Those and other embeddings as the file has them, by key: what trains it further hands them on.
+  // All bundled embeddings, by key, with the file's values and dtypes: a run that trains the file further saves them
+  // again.
   std::map<std::string, Tensor> embeddings() const;
 
  private:

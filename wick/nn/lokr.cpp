@@ -86,8 +86,7 @@ class LokrLayer final : public LayerAdapter {
     const Tensor mix = cast(first_matrix(module_) * module_.total_scale(), activations_);
     const bool mixes_first = l * n * (m + k) <= m * k * (n + l);
     Tensor y = mixes_first ? mixed(mix, x) : x;
-    y = conv && module_.target.kernel > 1 ? convolved(y, mixes_first ? l : m, *conv)
-                                          : multiplied(y, mixes_first ? l : m);
+    y = conv && module_.target.kernel > 1 ? convolved(y, *conv) : multiplied(y);
     return mixes_first ? y : mixed(mix, y);
   }
 
@@ -100,19 +99,19 @@ class LokrLayer final : public LayerAdapter {
   Tensor factor(size_t which) const { return cast(value_of(module_, which), activations_); }
 
   // x [..., P N] -> [..., P K]
-  Tensor multiplied(const Tensor& x, int64_t parts) const {
+  Tensor multiplied(const Tensor& x) const {
     const auto [l, k, m, n] = sides_of(module_);
     const Tensor rows = reshape(x, {-1, n});
     const auto matrix = [&](size_t which) { return reshape(factor(which), {value_of(module_, which).dim(0), -1}); };
     const Tensor y =
         value_of(module_, kW2) ? linear(rows, matrix(kW2)) : linear(linear(rows, matrix(kB2)), matrix(kA2));
-    return reshape(y, with_last(x.shape(), parts * k));
+    return reshape(y, with_last(x.shape(), x.dim(-1) / n * k));
   }
 
   // x [B, H, W, P N] -> [B, H', W', P K]: each part is a picture of its own.
-  Tensor convolved(const Tensor& x, int64_t parts, const Conv2d& conv) const {
+  Tensor convolved(const Tensor& x, const Conv2d& conv) const {
     const auto [l, k, m, n] = sides_of(module_);
-    const int64_t batch = x.dim(0), height = x.dim(1), width = x.dim(2);
+    const int64_t batch = x.dim(0), height = x.dim(1), width = x.dim(2), parts = x.dim(3) / n;
     const Tensor apart = permute(reshape(x, {batch, height, width, parts, n}), {0, 3, 1, 2, 4});
     const Tensor pictures = reshape(apart, {batch * parts, height, width, n});
     const Tensor y = value_of(module_, kW2) ? conv2d(pictures, factor(kW2), {}, conv)

@@ -39,7 +39,7 @@ class AdapterModules {
 
   // Of a model whose names fit, whatever the shapes; nothing where there is none.
   static std::optional<AdapterModules> likeliest(const AdapterFile& file);
-  // Of the file alone, whatever model it is for: each module has one name, in the file's own spelling.
+  // The file's own modules, for a model that is not known: each has one name, the file's.
   static AdapterModules as_named(const AdapterFile& file);
 
   const std::string& model() const { return model_; }  // for errors

@@ -74,7 +74,7 @@ class Report {
   }
 
  private:
-  // The kind by more than its algorithm.
+  // Adds to the kind what a magnitude, a core, biases or a factor's rank tell.
   void refine(Module& module) const {
     const bool is_lora = module.kind == lora_algorithm().name();
     if (module.has(kMagnitudeKey)) module.kind = is_lora ? "DoRA" : module.kind + ", DoRA";

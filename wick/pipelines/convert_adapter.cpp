@@ -387,7 +387,7 @@ void check_parts(const LoraFile& lora, const AdapterModules& modules) {
                 "--lora {}: {} has no part {} that adapters are on", lora.path.string(), modules.model(), quote(part));
 }
 
-// Throws Error where two base names stand for the same rows.
+// Throws Error if two base names stand for the same rows.
 void check_spelled_alike(const AdapterFile& all, const AdapterModules& modules) {
   std::map<std::string, std::vector<const ModuleName*>> found;  // by path
   for (const auto& [base, lora] : all.loras) {
@@ -402,7 +402,7 @@ void check_spelled_alike(const AdapterFile& all, const AdapterModules& modules) 
   }
 }
 
-// Of the model that all files are for. Where it is unknown those that spell modules alike can do without.
+// The modules of the model that all files are for. If that is unknown the files' own names serve, in one spelling.
 AdapterModules modules_of(const std::vector<AdapterFile>& files, const AdapterFile& all, AdapterFormat format) {
   std::optional<AdapterModules> known = AdapterModules::likeliest(all);
   if (known && known->fits(all)) return *std::move(known);

@@ -14,7 +14,7 @@ constexpr int kReadable = 256;  // smaller pictures are enlarged to about this
 
 int line_height(int size) { return size * 5 / 4; }
 
-// Bytes of the longest beginning that is no wider, whole characters and at least one.
+// The length in bytes of the longest prefix that is no wider: whole characters, at least one.
 size_t fitting(std::string_view word, int width, int size) {
   const auto next = [&](size_t at) {
     do ++at;
@@ -26,7 +26,7 @@ size_t fitting(std::string_view word, int width, int size) {
   return end;
 }
 
-// Those of a text, and parts of those that are too wide, a path for example.
+// The words of a text. A word that is wider than a line, a path for example, is cut into parts.
 std::vector<std::string> words_of(std::string_view text, int width, int size) {
   std::vector<std::string> words;
   while (!text.empty()) {
