@@ -179,7 +179,7 @@ class FlowLora final : public Task {
 // Milliseconds from the end of one step to the end of the next, which is begun before.
 std::vector<double> train(FlowLora& task, const Options& o) {
   Optimizer optimizer(task.parameters(), {});
-  TrainStep step(task, optimizer, 1, !o.no_graph);
+  TrainStep step(task, optimizer, StepOrder{}, !o.no_graph);
   TrainRng rng(0);
   std::vector<double> ms;
   std::optional<StepReport> begun;

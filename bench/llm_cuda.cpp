@@ -216,7 +216,7 @@ void train(const Options& o) {
   const auto task = make_text_task(config, o.model, backend, {&data, nullptr, o.sequence},
                                    BlockSchedule::recomputing_all(o.checkpoint));
   Optimizer optimizer(task->parameters(), {.max_grad_norm = 1});
-  TrainStep step(*task, optimizer, 1, !o.no_graph);
+  TrainStep step(*task, optimizer, StepOrder{}, !o.no_graph);
   TrainRng rng(0);
   memory.reset_peak();
   step_times(step, rng, o.warmup);

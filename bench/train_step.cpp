@@ -92,7 +92,7 @@ class UNetLora final : public Task {
 class TrainingStep {
  public:
   explicit TrainingStep(const Options& o)
-      : task_(o), optimizer_(task_.parameters(), {}), step_(task_, optimizer_, 1, !o.no_graph) {}
+      : task_(o), optimizer_(task_.parameters(), {}), step_(task_, optimizer_, StepOrder{}, !o.no_graph) {}
 
   StepReport operator()() { return step_(rng_, 1e-4f); }
   Memory& memory() const { return task_.memory(); }

@@ -20,7 +20,7 @@ int main(int argc, char** argv) try {
   Optimizer optimizer(lora.parameters(), {.lr = 1e-2f});
 
   for (int step = 1; step <= std::atoi(argv[4]); ++step) {
-    const std::vector<PackedRow> rows = batches.next();
+    const std::vector<PackedRow> rows = batches.next().items;
     const float weight = 1 / float(counted(data.documents, rows));
     Tape tape;
     const PackedBatch batch = pack(data.documents, rows, 64, weight, llama.config(), *llama.place().memory);

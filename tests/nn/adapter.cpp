@@ -682,7 +682,7 @@ TEST(Adapter, DropoutHasAMaskForEachDraw) {
   for (const Parameter& p : adapter.parameters()) p.value.backend().copy(p.value, random(p.value.shape(), 3));
   const Tensor x = random({4, 5}, 1);
   const auto at = [&](int64_t draw) {
-    adapter.set_draw(draw);
+    adapter.set_draws({draw});
     return net.a(x).to_vector();
   };
   const std::vector<float> first = at(0), second = at(1);

@@ -41,7 +41,7 @@ Lora dropping(Lora lora, float ranks = 0, float parts = 0) {
                   .rank_p = ranks,
                   .part_p = parts,
                   .seeds = {17, 18},
-                  .draw = Tensor::of(std::vector<int64_t>{5}, {1}, memory())};
+                  .draws = std::make_shared<Tensor>(Tensor::of(std::vector<int64_t>{5}, {1}, memory()))};
   return lora;
 }
 

@@ -135,7 +135,7 @@ TEST_F(DatasetTest, FoldersSayHowOftenAnEpochShowsTheirPictures) {
   EXPECT_EQ(dataset.examples[1].repeats, 3);
   EXPECT_EQ(dataset.shown_count(), 7u);
   // As kohya's buckets: 1 + 3 squares and 3 wide ones are 2 and 2 batches of two.
-  EXPECT_EQ(BatchSampler(dataset.batch_buckets(2), 1).batches_per_epoch(), 4);
+  EXPECT_EQ(BatchSampler(dataset.batch_buckets(2), 1).steps_per_epoch(), 4);
   EXPECT_EQ(dataset.subsets().at("3_cat").size(), 2u);
   ASSERT_EQ(dataset.remarks.size(), 3u);
   EXPECT_EQ(dataset.remarks[0], "1_dog: 1 picture × 1");
@@ -210,26 +210,93 @@ TEST_F(DatasetTest, AnAbsurdlyLargePictureIsRefusedByItsHeader) {
   expect_error([&] { scan(); }, {"huge.png"});
 }
 
-TEST(BatchSampler, ShowsEachExampleOnceAnEpoch) {
-  BatchSampler sampler({{{0, 1, 2, 3, 4}, 2}, {{5, 6}, 2}}, 7);
-  EXPECT_EQ(sampler.batches_per_epoch(), 4);
-  for (int epoch = 0; epoch < 3; ++epoch) {
-    std::vector<int> seen(7);
-    for (int batch = 0; batch < 4; ++batch)
-      for (const size_t i : sampler.next()) {
-        ++seen[i];
-        EXPECT_EQ(sampler.epoch(), epoch);
+const std::vector<BatchBucket> kBuckets{{{0, 1, 2, 3, 4}, 2}, {{5, 6}, 2}, {{7}, 1}};
+
+std::set<size_t> bucket_of(size_t example) {
+  for (const BatchBucket& bucket : kBuckets)
+    if (std::ranges::count(bucket.examples, example)) return {bucket.examples.begin(), bucket.examples.end()};
+  return {};
+}
+
+// Each example at least once, none twice before all of its bucket have come, each step of one bucket.
+TEST(BatchSampler, AStepIsOfOneBucketAndFull) {
+  for (const int64_t batches : {1, 2, 3}) {
+    BatchSampler sampler(kBuckets, 7, StepOrder::of(batches));
+    uint64_t number = 0;
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      std::map<size_t, int> seen;
+      int64_t count = 0;
+      for (int64_t step = 0; step < sampler.steps_per_epoch(); ++step)
+        for (int64_t batch = 0; batch < batches; ++batch) {
+          const auto [items, first] = sampler.next();
+          EXPECT_EQ(sampler.epoch(), epoch);
+          EXPECT_EQ(first, number);
+          number += items.size();
+          EXPECT_EQ(items.size(), items.front() == 7 ? 1 : 2);
+          for (const size_t i : items) {
+            EXPECT_TRUE(bucket_of(sampler.step().front()).contains(i));
+            ++seen[i], ++count;
+          }
+        }
+      EXPECT_EQ(seen.size(), 8u);
+      EXPECT_EQ(count - 8, sampler.repeated());
+      EXPECT_EQ(sampler.sample(), number);
+      for (const BatchBucket& bucket : kBuckets) {
+        const auto of = [&](size_t a, size_t b) { return seen[a] < seen[b]; };
+        const auto [least, most] = std::ranges::minmax_element(bucket.examples, of);
+        EXPECT_LE(seen[*most] - seen[*least], 1);
       }
-    EXPECT_EQ(seen, std::vector<int>(7, 1));
+    }
   }
 }
 
+// What ranks see together is what one sees alone, with the same numbers.
+TEST(BatchSampler, RanksShareAStep) {
+  for (const auto& [batches, ranks] : {std::pair<int64_t, int64_t>{4, 2}, {2, 2}, {4, 3}, {5, 4}, {3, 1}}) {
+    BatchSampler alone(kBuckets, 3, StepOrder::of(batches));
+    std::vector<BatchSampler> group;
+    for (int64_t rank = 0; rank < ranks; ++rank) group.emplace_back(kBuckets, 3, StepOrder::of(batches, rank, ranks));
+    for (int64_t step = 0; step < 9; ++step)
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        for (int64_t i = 0; i < StepOrder::of(batches, rank, ranks).count; ++i) {
+          const auto [items, number] = group[size_t(rank)].next();
+          const auto expected = alone.next();
+          EXPECT_EQ(items, expected.items);
+          EXPECT_EQ(number, expected.number);
+        }
+  }
+}
+
+// As versions before had it: each example once an epoch, the last batch of a bucket with what is left.
+TEST(BatchSampler, OlderRunsKeepTheirOrder) {
+  StepOrder order = StepOrder::of(3);
+  order.is_older = true;
+  BatchSampler sampler(kBuckets, 7, order);
+  EXPECT_EQ(sampler.steps_per_epoch(), 5);  // batches
+  std::map<size_t, int> seen;
+  for (int i = 0; i < 15; ++i) {
+    const auto [items, number] = sampler.next();
+    EXPECT_FALSE(number);
+    for (const size_t example : items) ++seen[example];
+  }
+  for (const auto& [example, times] : seen) EXPECT_EQ(times, 3) << example;
+  EXPECT_EQ(sampler.epoch(), 2);
+}
+
 TEST(BatchSampler, GoesOnWhereItStood) {
-  const std::vector<BatchBucket> buckets{{{0, 1, 2, 3, 4, 5, 6, 7}, 3}};
-  BatchSampler first(buckets, 11), second(buckets, 11);
-  for (int i = 0; i < 7; ++i) first.next();
-  second.seek(first.epoch(), first.batch());
-  for (int i = 0; i < 9; ++i) EXPECT_EQ(first.next(), second.next());
+  for (const bool is_older : {false, true}) {
+    StepOrder order = StepOrder::of(2);
+    order.is_older = is_older;
+    BatchSampler first(kBuckets, 11, order), second(kBuckets, 11, order);
+    for (int i = 0; i < 14; ++i) first.next();
+    second.seek(first.epoch(), first.batch(), first.sample());
+    EXPECT_EQ(first.place(), second.place());
+    for (int i = 0; i < 18; ++i) {
+      const auto expected = first.next(), found = second.next();
+      EXPECT_EQ(expected.items, found.items);
+      EXPECT_EQ(expected.number, found.number);
+    }
+  }
 }
 
 }  // namespace

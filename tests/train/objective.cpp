@@ -71,7 +71,7 @@ TEST_F(LatentCacheTest, HasEveryPictureAtEveryResolution) {
   LatentCache data(*sdxl_, dataset);
   std::map<int64_t, int64_t> batches;  // by the height of their latents
   TrainRng rng(1);
-  for (int64_t i = 0; i < data.batches().batches_per_epoch(); ++i) ++batches[data.next(rng).latents.dim(1)];
+  for (int64_t i = 0; i < data.batches().steps_per_epoch(); ++i) ++batches[data.next(rng).latents.dim(1)];
   EXPECT_EQ(batches.size(), 2u);
   for (const auto& [height, count] : batches) EXPECT_EQ(count, 2) << height;
   EXPECT_LT(batches.begin()->first, batches.rbegin()->first);
@@ -104,7 +104,7 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   LatentCache data = cache({.batch_size = 2});
   BatchSampler order = data.batches();
   TrainRng rng(1);
-  const std::vector<size_t> examples = order.next();
+  const std::vector<size_t> examples = order.next().items;
   const Batch batch = data.next(rng);
   const Example& first = data.dataset().examples[examples[0]];
   EXPECT_EQ(batch.latents.shape(), (Shape{2, 8, 8, 4}));
@@ -120,9 +120,9 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   const VaeEncoder encoder(Scope(Weights::open(kModel / "vae"), "vae"), vae);
   const Gaussian posterior = encoder(reshape(image, {1, image.dim(0), image.dim(1), 3}));
   const std::vector<float> mean = posterior.mean.to_vector(), logvar = posterior.logvar.to_vector();
-  const std::vector<float> noise = [&] {  // of the whole batch, as the cache draws it
+  const std::vector<float> noise = [&] {  // of the first sample, as the cache draws it
     Rng latent = TrainRng(1).latent;
-    return random_normal({2, 8 * 8 * 4}, latent).to_vector();
+    return random_normal({8 * 8 * 4}, latent).to_vector();
   }();
   const std::vector<float> latents = batch.latents.to_vector();
   for (size_t i = 0; i < mean.size(); ++i)
@@ -165,15 +165,14 @@ TEST_F(LatentCacheTest, ASampleHasOneVariantOfItsCaption) {
 
   BatchSampler order = data.batches();
   TrainRng rng(5);
-  Rng expected(5, Stream::caption);
   std::set<std::string> seen;
   for (int step = 0; step < 60; ++step) {
     if (step == 30) {  // as a run that is resumed
-      TrainRng other(5);
-      other.seek(rng.positions());
-      rng = other;
+      rng = TrainRng(5);
+      data.batches().seek(data.batches().epoch(), data.batches().batch(), data.batches().sample());
     }
-    const Example& example = dataset.examples[order.next().front()];
+    Rng expected(5, Stream::caption, uint64_t(step) << 32);
+    const Example& example = dataset.examples[order.next().items.front()];
     std::vector<std::string> variants;
     for (const std::string& caption : example.captions)
       for (int64_t i = 0; i < 3; ++i) variants.push_back(caption_variant(caption, captions, 5, i));
@@ -203,25 +202,26 @@ TEST_F(LatentCacheTest, SamplesHaveTheirLooks) {
     LatentCache data(*sdxl_, dataset, {.batch_size = 2, .seed = 5});
     BatchSampler order = data.batches();
     TrainRng rng(5);
-    Rng looks(5, Stream::crop), normal(5, Stream::latent);
     int mirrors = 0;
     for (int step = 0; step < 4; ++step) {
       const Batch batch = data.next(rng);
-      const std::vector<size_t> examples = order.next();
-      std::vector<Tensor> means, deviations;
+      const auto [examples, number] = order.next();
+      std::vector<Tensor> means, deviations, normals;
       for (size_t i = 0; i < examples.size(); ++i) {
         const Example& e = dataset.examples[examples[i]];
+        Rng looks(5, Stream::crop, (*number + i) << 32), normal(5, Stream::latent, (*number + i) << 32);
         const Look look = draw_look(e, subset.augmentation, looks);
         mirrors += look.mirrored;
         const Tensor pixels = image_to_tensor(load_image(e, look));
         const LatentPosterior one = sdxl_->encode(reshape(pixels, {1, 64, 64, 3}));
         means.push_back(one.mean), deviations.push_back(one.deviation);
+        normals.push_back(random_normal(one.mean.shape(), normal));
         EXPECT_EQ(batch.conditioning["sizes"].to_vector()[6 * i + 3],
                   float(look.mirrored ? 3 - look.crop_left : look.crop_left));
       }
       const Tensor mean = cat(means, 0);
       EXPECT_EQ(batch.latents.to_vector(),
-                (mean + cat(deviations, 0) * random_normal(mean.shape(), normal)).to_vector());
+                (mean + cat(deviations, 0) * cat(normals, 0)).to_vector());
       ASSERT_EQ(batch.weights.shape(), (Shape{int64_t(examples.size()), 8, 8, 1}));
       for (const float weight : batch.weights.to_vector()) EXPECT_EQ(weight, 0.5f);
     }

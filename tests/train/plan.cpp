@@ -51,7 +51,7 @@ Measured measure(const TrainConfig& config, Size bucket, const BlockSchedule& bl
                 {.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}}, block_schedule);
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
-  TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
+  TrainStep step(*task, optimizer, StepOrder::of(config.accumulate), !config.no_graph);
   TrainRng rng(1);
   memory.reset_peak();
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(step(rng, 1e-4f).wait().halted);
@@ -210,7 +210,7 @@ TEST(Plan, StagedWeightsTrainAlike) {
     const BlockSchedule blocks = BlockSchedule().with_streamed(BlockSchedule::kAll, staged);
     const auto task = make_task(config, kModel, test::backend(), data, blocks);
     Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
-    TrainStep step(*task, optimizer, 1, /*graph=*/true);
+    TrainStep step(*task, optimizer, StepOrder{}, /*graph=*/true);
     TrainRng rng(1);
     std::vector<float> all;
     for (int i = 0; i < 4; ++i) all.push_back(step(rng, 1e-3f).wait().loss);

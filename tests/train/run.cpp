@@ -102,6 +102,32 @@ class RunTest : public testing::Test {
   TemporaryDirectory folder_;
 };
 
+// tests/golden/older_run is of 0fe476b: eight steps, of which the state is behind the fourth.
+TEST_F(RunTest, ARunOfTheVersionBeforeEndsInItsOrder) {
+  const fs::path golden = kSource / "tests/golden/older_run", out = folder_ / "older";
+  fs::create_directories(out / "state");
+  fs::copy_file(golden / "state-000004.safetensors", out / "state/state-000004.safetensors");
+  const Outcome outcome =
+      ChildProcess({"train", "--model", kModel.string(), "--dataset", (kSource / "data/tiny-style").string(), "--output",
+                    out.string(), "--steps", "8", "--rank", "1", "--alpha", "1", "--lr", "1e-3", "--batch-size", "3",
+                    "--accumulate", "2", "--resolution", "64", "--caption-dropout", "0.3", "--lora-dropout", "0.1",
+                    "--flip-aug", "--targets", "unet.*attn2.to_k", "--device", std::string(test::backend().name()),
+                    "--resume"},
+                   folder_.path())
+          .wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto numbers = [](const fs::path& file) {
+    std::istringstream lines(read_plain(file));
+    std::map<int64_t, double> losses;
+    for (std::string line; std::getline(lines, line);)
+      if (const auto step = nlohmann::json::parse(line); step["step"] > 4) losses[step["step"]] = step["loss"];
+    return losses;
+  };
+  const auto expected = numbers(golden / "metrics.jsonl"), found = numbers(out / "metrics.jsonl");
+  ASSERT_EQ(expected.size(), 4u);
+  for (const auto& [step, loss] : expected) EXPECT_NEAR(found.at(step), loss, 1e-5) << step;
+}
+
 TEST_F(RunTest, LeavesEverythingItPromises) {
   const Outcome outcome = train("out");
   ASSERT_EQ(outcome.code, 0) << outcome.err;

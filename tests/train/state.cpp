@@ -20,9 +20,15 @@ class StateTest : public testing::Test {
     return {.step = step,
             .epoch = 1,
             .batch = 2,
-            .rng = TrainRng(0).positions(),
+            .sample = 98,
             .fingerprint = {{"--rank", "4"}},
             .settings = {{"--lr", "0.1"}}};
+  }
+  TrainState older(int64_t step) const {
+    TrainState state = this->state(step);
+    state.sample = {};
+    state.rng = TrainRng(0).positions();
+    return state;
   }
   std::vector<std::string> names() const {
     std::vector<std::string> all;
@@ -36,21 +42,24 @@ class StateTest : public testing::Test {
 };
 
 TEST_F(StateTest, ComesBackAsItWas) {
-  TrainState saved = state(7);
-  saved.finished = true;
-  save_state(folder_ / "s", saved, optimizer());
-  const SavedState opened = SavedState::open(folder_ / "s");
-  EXPECT_TRUE(opened.has_hash());
-  EXPECT_TRUE(opened.state().finished);
-  EXPECT_EQ(opened.state().step, 7);
-  EXPECT_EQ(opened.state().rng, saved.rng);
-  EXPECT_EQ(opened.state().fingerprint, saved.fingerprint);
-  EXPECT_EQ(opened.state().settings, saved.settings);
+  for (TrainState saved : {state(7), older(7)}) {
+    saved.finished = true;
+    save_state(folder_ / "state-000007.safetensors", saved, optimizer());
+    const SavedState opened = SavedState::open(folder_ / "state-000007.safetensors");
+    EXPECT_TRUE(opened.has_hash());
+    EXPECT_TRUE(opened.state().finished);
+    EXPECT_EQ(opened.state().step, 7);
+    EXPECT_EQ(opened.state().sample, saved.sample);
+    EXPECT_EQ(opened.state().rng, saved.rng);
+    EXPECT_EQ(opened.state().fingerprint, saved.fingerprint);
+    EXPECT_EQ(opened.state().settings, saved.settings);
+    EXPECT_EQ(SavedState::is_older(folder_.path()), !saved.sample);
+  }
 }
 
 TEST_F(StateTest, NoBitMayFlip) {
   save_state(folder_ / "s", state(7), optimizer());
-  const std::string whole = read_plain(folder_ / "s");
+  std::string whole = read_plain(folder_ / "s");
   const auto refused = [&](size_t byte, int bit) {
     std::string flipped = whole;
     flipped[byte] = char(flipped[byte] ^ (1 << bit));
@@ -58,13 +67,15 @@ TEST_F(StateTest, NoBitMayFlip) {
     EXPECT_THROW(SavedState::open(folder_ / "s"), Error) << "byte " << byte << ", bit " << bit;
   };
   for (size_t i = 0; i < whole.size(); ++i) refused(i, int(i % 8));
-  // One bit lies between this version and the one before, which wrote no hash.
+  // One bit lies between the version before, and the one before that, which wrote no hash.
+  save_state(folder_ / "s", older(7), optimizer());
+  whole = read_plain(folder_ / "s");
   refused(whole.find("training state 3") + 15, 0);
 }
 
 TEST_F(StateTest, NumbersThatMakeNoSenseAreRefused) {
   const auto refused = [&](const char* key, auto&& edit) {
-    TrainState nonsense = state(7);
+    TrainState nonsense = older(7);
     edit(nonsense);
     save_state(folder_ / "s", nonsense, optimizer());
     expect_error([&] { SavedState::open(folder_ / "s"); }, {"/s: metadata ", key});
@@ -75,7 +86,7 @@ TEST_F(StateTest, NumbersThatMakeNoSenseAreRefused) {
   refused("batch", [](TrainState& s) { s.batch = -1; });
   refused("rng.noise", [](TrainState& s) { s.rng["noise"] = ~uint64_t{0}; });
   refused("rng.other", [](TrainState& s) { s.rng["other"] = 1; });
-  TrainState lacking = state(7);
+  TrainState lacking = older(7);
   lacking.rng.erase("noise");
   save_state(folder_ / "s", lacking, optimizer());
   expect_error([&] { SavedState::open(folder_ / "s"); }, {"rng.noise"});

@@ -26,7 +26,7 @@ void expect_planned(const TrainConfig& config, const char* family) {
   const auto task =
       make_text_task(config, model, test::backend(), {.train = &data, .row_length = 128}, plan.block_schedule);
   Optimizer optimizer(task->parameters(), {});
-  TrainStep step(*task, optimizer, config.accumulate, /*graph=*/true);
+  TrainStep step(*task, optimizer, StepOrder::of(config.accumulate), /*graph=*/true);
   TrainRng rng(1);
   memory.reset_peak();
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(step(rng, 1e-4f).wait().halted);

@@ -220,31 +220,32 @@ TEST(Packing, EachEpochHasEveryDocumentOnceAndAnOrderOfItsOwn) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < 101; ++i) lengths.push_back(1 + i * 37 % 20);
   const auto epoch = [&](PackedBatches& batches) {
-    std::vector<size_t> seen;
-    for (int64_t count = batches.batches_per_epoch(); count > 0; --count) {
-      const auto& rows = batches.next();
-      EXPECT_LE(rows.size(), 3u);
-      for (const PackedRow& row : rows) {
+    std::vector<PackedRow> seen;
+    for (int64_t count = batches.steps_per_epoch(); count > 0; --count)
+      for (const PackedRow& row : batches.next().items) {
         int64_t length = 0;
-        for (const size_t d : row) length += lengths[d], seen.push_back(d);
+        for (const size_t d : row) length += lengths[d];
         EXPECT_LE(length, 32);
+        seen.push_back(row);
       }
-    }
+    EXPECT_EQ(int64_t(seen.size()) % 3, 0);
     return seen;
   };
   PackedBatches batches(lengths, 32, 3, 7);
-  std::vector<size_t> first = epoch(batches);
+  std::vector<PackedRow> first = epoch(batches);
+  EXPECT_EQ(int64_t(first.size()), batches.rows_per_epoch() + batches.repeated());
   batches.next();
   batches.seek(1, 0);
-  std::vector<size_t> second = epoch(batches);
+  std::vector<PackedRow> second = epoch(batches);
   EXPECT_NE(first, second);
   PackedBatches again(lengths, 32, 3, 7);
   again.seek(1, 0);
   EXPECT_EQ(epoch(again), second);
   for (auto* seen : {&first, &second}) {
-    std::sort(seen->begin(), seen->end());
-    ASSERT_EQ(seen->size(), lengths.size());
-    for (size_t i = 0; i < seen->size(); ++i) EXPECT_EQ((*seen)[i], i);
+    std::set<size_t> documents;
+    for (const PackedRow& row : std::set<PackedRow>(seen->begin(), seen->end()))
+      for (const size_t d : row) EXPECT_TRUE(documents.insert(d).second) << d;
+    EXPECT_EQ(documents.size(), lengths.size());
   }
 }
 

@@ -54,6 +54,33 @@ class Stream:
             items[left - 1], items[i] = items[i], items[left - 1]
 
 
+class Samples:
+    """Those of a batch, whose first has the number `first` in the run: each has a stretch of each stream."""
+
+    def __init__(self, seed, first, count):
+        self.seed, self.numbers = seed, range(first, first + count)
+
+    def streams(self, name):
+        return [Stream(self.seed, name, number << 32) for number in self.numbers]
+
+    def normal(self, name, *shape):
+        return torch.cat([stream.normal(1, *shape) for stream in self.streams(name)])
+
+
+def steps_of(pictures, size):
+    """The pictures of a bucket in a row as steps, the last of which is filled from the first ones on."""
+    return [[pictures[i % len(pictures)] for i in range(begin, begin + size)] for begin in range(0, len(pictures), size)]
+
+
+def numbered(steps, count):
+    """The first `count`, each with the number of its first sample."""
+    first, all_of_it = 0, []
+    for step in steps[:count]:
+        all_of_it.append((first, step))
+        first += len(step)
+    return all_of_it
+
+
 def named_seed(seed, name):
     """The seed xor FNV-1a of the name."""
     value = 0xCBF29CE484222325

@@ -20,7 +20,7 @@ import flux_pictures
 import sd3
 import sd3_transformer
 from golden import ROOT, rng, save
-from philox import Stream, named_seed
+from philox import Samples, Stream, named_seed, numbered, steps_of
 
 OUT = ROOT / "replay"
 SEED, STEPS, BATCH, LR, DROPOUT, TOKENS, CLIP = 7, 10, 2, 1e-3, 0.3, 24, 0.08
@@ -93,14 +93,14 @@ class Flux:
 
 
 def epoch_of(number):
-    """The batches of an epoch: indices of pictures in the order of their names."""
+    """The steps of an epoch: indices of pictures in the order of their names."""
     stream, buckets = Stream(SEED, "shuffle", number << 32), {}
     for i, (width, height, _) in enumerate(PICTURES.values()):
         buckets.setdefault((width, height), []).append(i)
     batches = []
     for _, pictures in sorted(buckets.items()):
         stream.shuffle(pictures)
-        batches += [pictures[i:i + BATCH] for i in range(0, len(pictures), BATCH)]
+        batches += steps_of(pictures, BATCH)
     stream.shuffle(batches)
     return batches
 
@@ -132,17 +132,17 @@ def train(family):
     captions = [caption.strip() for _, _, caption in PICTURES.values()]
     factors = fresh(family)
     optimizer = torch.optim.AdamW(factors.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    noise, timestep, latent, caption = (Stream(SEED, name) for name in ("noise", "timestep", "latent", "caption"))
     losses, norms = [], []
-    for batch in [batch for epoch in range(STEPS) for batch in epoch_of(epoch)][:STEPS]:
+    for first, batch in numbered([batch for epoch in range(STEPS) for batch in epoch_of(epoch)], STEPS):
+        samples = Samples(SEED, first, len(batch))
         mean, deviation = (torch.cat([latents[i][k] for i in batch]) for k in (0, 1))
-        shape = [mean.shape[0], *mean.shape[2:], mean.shape[1]]  # [B, h, w, C], in which numbers are drawn
-        x = mean + deviation * latent.normal(*shape).permute(0, 3, 1, 2)
-        kept = ["" if caption.uniform(1).item() < DROPOUT else captions[i] for i in batch]
+        shape = [*mean.shape[2:], mean.shape[1]]  # [h, w, C], in which numbers are drawn
+        x = mean + deviation * samples.normal("latent", *shape).permute(0, 3, 1, 2)
+        kept = ["" if caption.uniform(1).item() < DROPOUT else captions[i] for i, caption in zip(batch, samples.streams("caption"))]
         states, pooled = (torch.cat([texts[text][k] for text in kept]) for k in (0, 1))
-        z = timestep.normal(len(batch)).double()
+        z = samples.normal("timestep").double()
         sigma = torch.sigmoid(family.mean_of_logit(*mean.shape[2:]) + z).float()
-        n = noise.normal(*shape).permute(0, 3, 1, 2)
+        n = samples.normal("noise", *shape).permute(0, 3, 1, 2)
         sample = x + sigma[:, None, None, None] * (n - x)
         loss = torch.nn.functional.mse_loss(family.predict(family.adapted(factors), sample, sigma, states, pooled), n - x)
         loss.backward()

@@ -17,7 +17,7 @@ from PIL import Image
 
 import replay
 from golden import rng, save
-from philox import Stream, named_seed
+from philox import Samples, Stream, named_seed, numbered, steps_of
 from replay import ALPHA, CLIP, LR, RANK, SEED, TOKENS
 
 OUT = replay.OUT / "data"
@@ -148,7 +148,7 @@ def epoch_of(sets, number, seed=SEED):
     for pictures, _, size in sets:  # each has one bucket
         shown = [picture for picture in pictures for _ in range(picture.repeats)]
         stream.shuffle(shown)
-        batches += [shown[i:i + size] for i in range(0, len(shown), size)]
+        batches += steps_of(shown, size)
     stream.shuffle(batches)
     return batches
 
@@ -183,11 +183,11 @@ def train(family, sets):
     buckets = {id(picture): bucket for pictures, bucket, _ in sets for picture in pictures}
     vae, factors = family.pipeline.vae, replay.fresh(family)
     optimizer = torch.optim.AdamW(factors.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    noise, timestep, latent, caption, crop = (Stream(SEED, name) for name in ("noise", "timestep", "latent", "caption", "crop"))
     losses, norms, validations = [], [], []
-    for batch in [batch for epoch in range(STEPS) for batch in epoch_of(sets, epoch)][:STEPS]:
+    for first, batch in numbered([batch for epoch in range(STEPS) for batch in epoch_of(sets, epoch)], STEPS):
+        samples = Samples(SEED, first, len(batch))
         with torch.no_grad():
-            seen = [look(picture, buckets[id(picture)], crop) for picture in batch]
+            seen = [look(picture, buckets[id(picture)], crop) for picture, crop in zip(batch, samples.streams("crop"))]
             x = torch.from_numpy(np.stack([pixels for pixels, _ in seen])).float() / 127.5 - 1
             distribution = vae.encode(x.permute(0, 3, 1, 2)).latent_dist
             mean = (distribution.mean - vae.config.shift_factor) * vae.config.scaling_factor
@@ -196,15 +196,15 @@ def train(family, sets):
             weights = torch.nn.functional.interpolate(masks, mean.shape[2:], mode="area")
             weights = weights * torch.tensor([picture.weight for picture in batch])[:, None, None, None]
             texts = []
-            for picture in batch:
+            for picture, caption in zip(batch, samples.streams("caption")):
                 dropped = picture.dropout > 0 and caption.uniform(1).item() < picture.dropout
                 chosen = picture.captions[caption.below(len(picture.captions)) if len(picture.captions) > 1 else 0]
                 texts.append(family.text("" if dropped else chosen))
             states, pooled = (torch.cat([text[k] for text in texts]) for k in (0, 1))
-        shape = [mean.shape[0], *mean.shape[2:], mean.shape[1]]
-        x = mean + deviation * latent.normal(*shape).permute(0, 3, 1, 2)
-        sigma = torch.sigmoid(family.mean_of_logit(*mean.shape[2:]) + timestep.normal(len(batch)).double()).float()
-        n = noise.normal(*shape).permute(0, 3, 1, 2)
+        shape = [*mean.shape[2:], mean.shape[1]]
+        x = mean + deviation * samples.normal("latent", *shape).permute(0, 3, 1, 2)
+        sigma = torch.sigmoid(family.mean_of_logit(*mean.shape[2:]) + samples.normal("timestep").double()).float()
+        n = samples.normal("noise", *shape).permute(0, 3, 1, 2)
         sample = x + sigma[:, None, None, None] * (n - x)
         prediction = family.predict(family.adapted(factors), sample, sigma, states, pooled)
         # As kohya's train_network.py: squares, the mask, the mean of a sample, its weight, the mean of the batch.
@@ -227,16 +227,16 @@ def validation_loss(family, factors):
     for name, (width, height, caption) in replay.PICTURES.items():
         buckets.setdefault((width, height), []).append(Picture(replay.OUT / "pictures" / f"{name}.png", caption.strip()))
     sets = [(pictures, bucket, 1) for bucket, pictures in sorted(buckets.items())]
-    noise, timestep, latent = (Stream(seed, name) for name in ("noise", "timestep", "latent"))
     vae = family.pipeline.vae
-    for [picture] in [batch for epoch in range(4) for batch in epoch_of(sets, epoch, seed)]:
+    for number, [picture] in enumerate(batch for epoch in range(4) for batch in epoch_of(sets, epoch, seed)):
+        samples = Samples(seed, number, 1)
         pixels = torch.from_numpy(picture.pixels).float() / 127.5 - 1
         distribution = vae.encode(pixels.permute(2, 0, 1)[None]).latent_dist
         mean = (distribution.mean - vae.config.shift_factor) * vae.config.scaling_factor
-        shape = [1, *mean.shape[2:], mean.shape[1]]
-        x = mean + distribution.std * vae.config.scaling_factor * latent.normal(*shape).permute(0, 3, 1, 2)
-        sigma = torch.sigmoid(family.mean_of_logit(*mean.shape[2:]) + timestep.normal(1).double()).float()
-        n = noise.normal(*shape).permute(0, 3, 1, 2)
+        shape = [*mean.shape[2:], mean.shape[1]]
+        x = mean + distribution.std * vae.config.scaling_factor * samples.normal("latent", *shape).permute(0, 3, 1, 2)
+        sigma = torch.sigmoid(family.mean_of_logit(*mean.shape[2:]) + samples.normal("timestep").double()).float()
+        n = samples.normal("noise", *shape).permute(0, 3, 1, 2)
         prediction = family.predict(family.adapted(factors), x + sigma[:, None, None, None] * (n - x), sigma,
                                     *family.text(picture.captions))
         losses.append(torch.nn.functional.mse_loss(prediction, n - x))

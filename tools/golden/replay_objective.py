@@ -17,7 +17,7 @@ from PIL import Image
 import replay
 import sd3_transformer
 from golden import MODEL, rng, save
-from philox import Stream, named_seed, philox
+from philox import Samples, Stream, named_seed, numbered, philox, steps_of
 from replay import ALPHA, CLIP, LR, RANK, SEED, TOKENS
 
 OUT = replay.OUT / "objective"
@@ -64,8 +64,8 @@ class Sdxl:
         states, _, pooled, _ = self.pipeline.encode_prompt(caption, do_classifier_free_guidance=False)
         return states, pooled
 
-    def draw_times(self, stream, count, latents):
-        return torch.tensor([stream.below(1000) for _ in range(count)])
+    def draw_times(self, samples, latents):
+        return torch.tensor([stream.below(1000) for stream in samples.streams("timestep")])
 
     def snr(self, times):
         return self.alphas[times] / (1 - self.alphas[times])
@@ -91,8 +91,8 @@ class Sd3(replay.Sd3):
         self.model = self.pipeline.transformer
         self.swapped = [name for name, (_, swapped) in sd3_transformer.modules(self.model).items() if swapped]
 
-    def draw_times(self, stream, count, latents):
-        return torch.sigmoid(self.mean_of_logit(*latents) + stream.normal(count).double()).float()
+    def draw_times(self, samples, latents):
+        return torch.sigmoid(self.mean_of_logit(*latents) + samples.normal("timestep").double()).float()
 
     def noised(self, x, n, times):
         return x + times[:, None, None, None] * (n - x)
@@ -107,12 +107,13 @@ def epoch_of(number):
     for bucket in reversed(BATCHES):
         pictures = list(bucket)
         stream.shuffle(pictures)
-        batches.append(pictures)
+        batches += steps_of(pictures, 2)
     stream.shuffle(batches)
     return batches
 
 
 def draw_noise(run, stream, shape):
+    """Of one sample."""
     def normal(*sizes):
         return stream.normal(*sizes).permute(0, 3, 1, 2)
 
@@ -205,17 +206,20 @@ def train(run, family):
         latents = {name: posterior(family.pipeline.vae, image) for name, image in pixels.items()}
     factors = replay.fresh(family)
     optimizer = torch.optim.AdamW(factors.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    noise, timestep, latent = (Stream(SEED, name) for name in ("noise", "timestep", "latent"))
     losses, norms = [], []
-    for step, batch in enumerate([batch for epoch in range(STEPS) for batch in epoch_of(epoch)][:STEPS]):
+    for first, batch in numbered([batch for epoch in range(STEPS) for batch in epoch_of(epoch)], STEPS):
+        samples = Samples(SEED, first, len(batch))
         mean, deviation = (torch.cat([latents[name][k] for name in batch]) for k in (0, 1))
-        shape = [mean.shape[0], *mean.shape[2:], mean.shape[1]]
-        x = mean + deviation * latent.normal(*shape).permute(0, 3, 1, 2)
+        shape = [1, *mean.shape[2:], mean.shape[1]]
+        x = mean + deviation * samples.normal("latent", *shape[1:]).permute(0, 3, 1, 2)
         states, pooled = (torch.cat([texts[name][k] for name in batch]) for k in (0, 1))
-        times = family.draw_times(timestep, len(batch), mean.shape[2:])
-        n = draw_noise(run, noise, shape)
-        seen = n + run["ip_noise_gamma"] * noise.normal(*shape).permute(0, 3, 1, 2) if "ip_noise_gamma" in run else n
-        prediction = family.predict(adapted(run, family, factors, step), family.noised(x, seen, times), times, states, pooled)
+        times = family.draw_times(samples, mean.shape[2:])
+        streams = samples.streams("noise")
+        n = torch.cat([draw_noise(run, stream, shape) for stream in streams])
+        seen = n
+        if "ip_noise_gamma" in run:
+            seen = n + run["ip_noise_gamma"] * torch.cat([stream.normal(*shape) for stream in streams]).permute(0, 3, 1, 2)
+        prediction = family.predict(adapted(run, family, factors, first), family.noised(x, seen, times), times, states, pooled)
         loss = loss_of(run, family, prediction, family.target(x, n, times, run.get("prediction") == "v"), times)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(factors.values(), CLIP))

@@ -23,6 +23,8 @@ namespace wick {
 
 namespace {
 
+constexpr int64_t kMostDraws = 4096;  // samples of a batch
+
 // The pattern of all modules of a path's kind: "unet.*.attn1.to_q" for "unet.down_blocks.1.attentions.0.attn1.to_q".
 std::string kind_of(const std::string& path) {
   std::vector<std::string> parts;
@@ -426,11 +428,14 @@ void Adapter::use(size_t set) {
 // One mask for linears that share their input.
 LoraDropout Adapter::dropout(const std::vector<PlacedModule>& parts, Memory& memory) {
   if (!config_ || !drops_out(*config_)) return {};
-  if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
+  if (!all_draws_) {
+    all_draws_ = zeros({kMostDraws}, DType::i64, memory);
+    *draws_ = all_draws_.window({1}, {1});
+  }
   LoraDropout dropout{.p = config_->dropout,
                       .rank_p = config_->rank_dropout,
                       .part_p = config_->module_dropout,
-                      .draw = draw_,
+                      .draws = draws_,
                       .paused = dropout_paused_};
   for (const PlacedModule& part : parts) {
     check(part.module->is_trained(), "LoRA: dropout in {}, which is not trained", part.module->name);
@@ -439,10 +444,15 @@ LoraDropout Adapter::dropout(const std::vector<PlacedModule>& parts, Memory& mem
   return dropout;
 }
 
-void Adapter::set_draw(int64_t draw) {
-  if (!draw_) return;
-  check(draw >= 0 && draw < int64_t{1} << 32, "LoRA: dropout has no mask of number {}", draw);
-  draw_.memory().write(draw_.view().data, &draw, sizeof draw);
+void Adapter::set_draws(const std::vector<int64_t>& draws) {
+  if (!all_draws_) return;
+  const auto count = int64_t(draws.size());
+  check(1 <= count && count <= kMostDraws, "LoRA: dropout: expected at most {} samples a batch, found {}", kMostDraws,
+        count);
+  for (const int64_t draw : draws)
+    check(draw >= 0 && draw < int64_t{1} << 32, "LoRA: dropout has no mask of number {}", draw);
+  *draws_ = all_draws_.window({count}, {1});
+  all_draws_.memory().write(all_draws_.view().data, draws.data(), draws.size() * sizeof(int64_t));
 }
 
 void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {

@@ -141,8 +141,9 @@ class Adapter {
   std::vector<WordRows> words(const std::string& encoder) const;
   Tensor word_vectors(const std::string& encoder) const;
   bool has_words() const;  // in some set, of some encoder
-  // The number of the next dropout masks, below 2^32. It is enqueued: earlier work sees the previous number.
-  void set_draw(int64_t draw);
+  // The numbers of the next dropout masks, each below 2^32: one for each sample of a batch, in equal shares of its rows,
+  // or one for all. They are enqueued: earlier work sees the previous ones.
+  void set_draws(const std::vector<int64_t>& draws);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
 
   // After the model is constructed: throws if a file holds a module that no layer asked for, or if a file or a target
@@ -203,7 +204,8 @@ class Adapter {
   std::map<std::string, Modules> modules_;        // by module path
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
   std::map<std::string, std::shared_ptr<const VectorChange>> vectors_;  // handed out, by path and "weight" or "bias"
-  Tensor draw_;                                                         // i64 [1]; none without dropout
+  Tensor all_draws_;  // i64 [kMostDraws]; none without dropout
+  std::shared_ptr<Tensor> draws_ = std::make_shared<Tensor>();  // those of the batch
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
   size_t set_count_ = 1;
   std::shared_ptr<size_t> set_in_use_ = std::make_shared<size_t>(0);

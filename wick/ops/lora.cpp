@@ -26,17 +26,23 @@ void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lor
   }
 }
 
-LoraFactors views(const Lora& lora) {
+Tensor first_draw(const LoraDropout& dropout) { return dropout.draws->window({1}, {1}); }
+
+// Rows of x [B, ...] belong to samples in equal shares, unless x is one that all samples share.
+LoraFactors views(const Lora& lora, const Shape& x) {
   LoraFactors factors{lora.down, {}, {}};
   for (const LoraPart& part : lora.parts) factors.blocks.push_back({part.up_values, part.column, part.row, part.scale});
-  if (lora.dropout.drops_elements()) factors.dropout = {lora.dropout.p, lora.dropout.seeds.front(), lora.dropout.draw};
+  const LoraDropout& dropout = lora.dropout;
+  if (!dropout.drops_elements()) return factors;
+  const bool by_sample = x.rank() > 1 && x[0] % dropout.draws->dim(0) == 0;
+  factors.dropout = {dropout.p, dropout.seeds.front(), by_sample ? *dropout.draws : first_draw(dropout)};
   return factors;
 }
 
 Tensor dropped(const Tensor& x, const Lora& lora) {
   if (!lora.dropout.drops_elements()) return x.detached();
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-  y.backend().dropout(y, x, views(lora).dropout, false);
+  y.backend().dropout(y, x, views(lora, x.shape()).dropout, false);
   return y;
 }
 
@@ -44,7 +50,7 @@ Tensor dropped(const Tensor& x, const Lora& lora) {
 void drop(const Tensor& values, float p, uint64_t seed, const LoraDropout& dropout) {
   if (p == 0) return;
   values.backend().fill(values, 1 - p);
-  values.backend().dropout(values, values, {p, seed, dropout.draw}, false);
+  values.backend().dropout(values, values, {p, seed, first_draw(dropout)}, false);
 }
 
 // The LoRA of this batch: without the ranks and parts that it drops. Their rows of down are zero, and so is their s.
@@ -140,7 +146,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
     if (!w) y.backend().copy(y, residual);
     y.backend().lora_linear(
-        {.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora), .residual = w ? residual.view() : View()});
+        {.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora, shape), .residual = w ? residual.view() : View()});
     return y;
   };
   const bool is_unread = ends_block && Tape::runs_again();
@@ -159,7 +165,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     if (dx && !w) dx.backend().fill(dx, 0);
     const FactorGrads factors(lora);
     const Tensor made_x = saved_x();
-    dy.backend().lora_linear_backward({.s = saved_s, .x = made_x, .w = w, .lora = views(lora)},
+    dy.backend().lora_linear_backward({.s = saved_s, .x = made_x, .w = w, .lora = views(lora, dy.shape())},
                                       {.dx = dx, .ddown = factors.down, .dups = factors.up_views(), .dy = dy});
     grads.add(x, dx);
     factors.add_to(grads, lora);
@@ -175,7 +181,7 @@ Tensor lora_gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias, c
         w.shape(), x.shape());
   check_factors("lora_gated_linear", x, w.dim(0), lora);
   Tensor y = Tensor::empty(with_last(x.shape(), w.dim(0) / 2), x.dtype(), x.memory());
-  y.backend().gated_linear(y, x, w, bias, views(lora));
+  y.backend().gated_linear(y, x, w, bias, views(lora, x.shape()));
   return y;
 }
 
@@ -241,7 +247,7 @@ Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const C
                                   dx.backend().fill(dx, 0);
                                 dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
                                 if (lora.dropout.drops_elements())
-                                  dy.backend().dropout(dx, through_low, views(lora).dropout, true);
+                                  dy.backend().dropout(dx, through_low, views(lora, x.shape).dropout, true);
                                 else
                                   dy.backend().accumulate(dx, through_low, 1);
                                 grads.add(x, dx);
@@ -258,7 +264,7 @@ LoraGrads lora_backward(const Tensor& grad_output, const Tensor& input, const Te
         grad_output.shape());
   LoraGrads grads{Tensor::empty(lora_down.shape(), DType::f32, lora_down.memory()),
                   Tensor::empty(lora_up.shape(), DType::f32, lora_up.memory())};
-  input.backend().lora_backward({.x = input, .lora = views(lora)},
+  input.backend().lora_backward({.x = input, .lora = views(lora, input.shape())},
                                 {.ddown = grads.grad_down, .dups = {grads.grad_up}, .dy = grad_output});
   return grads;
 }

@@ -64,6 +64,7 @@ class PictureJob final : public Job {
     std::vector<std::string> all = dataset_.remarks;
     if (!held_back_.examples.empty())
       all.push_back(fmt::format("Validation: {}.", count_of(held_back_.at().examples.size(), "picture")));
+    if (const std::string more = repeated_in_words(); !more.empty()) all.push_back(more);
     if (config_.train == TrainMode::vae) return all;
     for (const std::string& remark : model_->remarks()) all.push_back(remark);
     if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);
@@ -80,22 +81,25 @@ class PictureJob final : public Job {
     return wick::copied_bytes(checkpoint_, config_.train == TrainMode::full ? model_->denoiser() : "vae");
   }
 
-  int64_t batches(int64_t epochs) const override {
-    return epochs *
-           BatchSampler(dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed)).batches_per_epoch();
-  }
-
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
   std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
                              const Progress& progress) const override {
     return make_task(
         config_, checkpoint_, backend,
-        {.dataset = &dataset_, .held_back = config_.val.empty() ? nullptr : &held_back_, .progress = progress},
+        {.dataset = &dataset_, .held_back = config_.val.empty() ? nullptr : &held_back_, .order = order(), .progress = progress},
         block_schedule);
   }
 
+ protected:
+  int64_t steps_of_epochs(int64_t epochs) const override { return epochs * batches().steps_per_epoch(); }
+  int64_t repeated() const override { return batches().repeated(); }
+
  private:
+  BatchSampler batches() const {
+    return {dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed), order()};
+  }
+
   // The size with the most pixels in a batch, and the batch's size.
   std::pair<Size, int64_t> largest_bucket() const {
     std::pair<Size, int64_t> largest{};
@@ -139,8 +143,7 @@ class TextJob final : public Job {
   std::string_view item() const override { return "row"; }
 
   std::string describe() const override {
-    const PackedBatches batches = order();
-    const int64_t rows = batches.rows_per_epoch();
+    const int64_t rows = batches().rows_per_epoch();
     if (row_length_ == 0)
       return fmt::format("{} of a document each, up to {}", count_of(rows, "row"), count_of(train_.longest, "token"));
     return fmt::format("{} of {}, {:.1f} % of them padding", count_of(rows, "row"), count_of(row_length_, "token"),
@@ -150,6 +153,7 @@ class TextJob final : public Job {
   std::vector<std::string> remarks() const override {
     std::vector<std::string> all{"Text: " + train_.describe() + "."};
     if (!config_.val.empty()) all.push_back("Validation: " + validation_.describe() + ".");
+    if (const std::string more = repeated_in_words(); !more.empty()) all.push_back(more);
     if (!has_end_) all.push_back("The tokenizer has no token that ends a text: texts and completions end without one.");
     return all;
   }
@@ -158,27 +162,34 @@ class TextJob final : public Job {
     return stem / (config_.train == TrainMode::lora ? kPeftLast : kTransformersLast);
   }
 
-  int64_t batches(int64_t epochs) const override {
-    PackedBatches batches = order();
-    int64_t count = 0;
-    for (int64_t epoch = 0; epoch < epochs; ++epoch) {
-      batches.seek(epoch, 0);
-      count += batches.batches_per_epoch();
-    }
-    return count;
-  }
-
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
   std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress&) const override {
     return make_text_task(
         config_, model_, backend,
-        {.train = &train_, .validation = config_.val.empty() ? nullptr : &validation_, .row_length = row_length_},
+        {.train = &train_,
+         .validation = config_.val.empty() ? nullptr : &validation_,
+         .row_length = row_length_,
+         .order = order()},
         block_schedule);
   }
 
+ protected:
+  int64_t steps_of_epochs(int64_t epochs) const override {
+    PackedBatches all = batches();
+    int64_t count = 0;
+    for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+      all.seek(epoch, 0);
+      count += all.steps_per_epoch();
+    }
+    return count;
+  }
+  int64_t repeated() const override { return batches().repeated(); }
+
  private:
-  PackedBatches order() const { return {train_.lengths(), row_length_, config_.batch_size, uint64_t(config_.seed)}; }
+  PackedBatches batches() const {
+    return {train_.lengths(), row_length_, config_.batch_size, uint64_t(config_.seed), order()};
+  }
 
   TrainConfig config_;
   fs::path model_;
@@ -188,6 +199,17 @@ class TextJob final : public Job {
 };
 
 }  // namespace
+
+int64_t Job::steps(int64_t epochs) const {
+  const int64_t count = steps_of_epochs(epochs);
+  return order_.is_older ? (count + order_.batches - 1) / order_.batches : count;
+}
+
+std::string Job::repeated_in_words() const {
+  if (repeated() == 0) return {};
+  return fmt::format("Each step is of one bucket: {} an epoch {} repeated to fill a bucket's last step.",
+                     count_of(repeated(), item()), repeated() == 1 ? "is" : "are");
+}
 
 std::unique_ptr<Job> open_job(const TrainConfig& config, const Checkpoint& model, const Progress& progress) {
   if (kind_of(model) == ModelKind::text) return std::make_unique<TextJob>(config, model.path(), progress);

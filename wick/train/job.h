@@ -29,12 +29,24 @@ class Job {
   // The file of a result at `stem` (NAME, or NAME-000100) that is written last: with it the result is whole.
   virtual std::filesystem::path last_file(const std::filesystem::path& stem) const = 0;
   virtual uint64_t copied_bytes() const { return 0; }  // of the model's files, copied to a result
-  virtual int64_t batches(int64_t epochs) const = 0;   // in this many epochs
+  // Of this many epochs, the last of which may end within its last step.
+  int64_t steps(int64_t epochs) const;
   // The same job with other settings of memory: precision, blocks that are recomputed.
   virtual void set_memory(const TrainConfig& config) = 0;
+  void set_order(const StepOrder& order) { order_ = order; }
+  const StepOrder& order() const { return order_; }
   // The job outlives its task.
   virtual std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
                                      const Progress& progress) const = 0;
+
+ protected:
+  // Batches::steps_per_epoch() of so many epochs together.
+  virtual int64_t steps_of_epochs(int64_t epochs) const = 0;
+  virtual int64_t repeated() const = 0;  // Batches::repeated() of the first
+  std::string repeated_in_words() const;  // samples that fill steps in the first epoch, for the user; empty where none do
+
+ private:
+  StepOrder order_;
 };
 
 // Trains a language model where `model` is a transformers folder or a GGUF file, else a diffusion model.

@@ -72,7 +72,7 @@ LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCa
     : model_(model),
       dataset_(std::move(dataset)),
       guidance_(options.guidance),
-      sampler_(dataset_.batch_buckets(options.batch_size), options.seed) {
+      sampler_(dataset_.batch_buckets(options.batch_size), options.seed, options.order) {
   const TapePause frozen;
   encode_captions(options);
   if (options.between) options.between();
@@ -206,25 +206,35 @@ NamedTensors LatentCache::from_disk(int64_t caption) const {
 }
 
 Batch LatentCache::next(TrainRng& rng) {
-  const std::vector<size_t>& examples = sampler_.next();
-  const std::vector<Look> looks = draw_looks(examples, rng.crop);
-  return {.latents = sample_latents(examples, looks, rng.latent),
-          .conditioning = conditioning(examples, looks, rng.caption),
-          .weights = weights(examples, looks)};
+  const SampledBatch<size_t> batch = sampler_.next();
+  const std::vector<Look> looks = draw_looks(batch, rng);
+  return {.latents = sample_latents(batch, looks, rng),
+          .conditioning = conditioning(batch, looks, rng),
+          .weights = weights(batch.items, looks),
+          .number = batch.number};
 }
 
-std::vector<Look> LatentCache::draw_looks(const std::vector<size_t>& examples, Rng& rng) const {
+std::vector<Look> LatentCache::draw_looks(const SampledBatch<size_t>& batch, TrainRng& rng) const {
   std::vector<Look> looks;
-  for (const size_t i : examples) looks.push_back(draw_look(dataset_.examples[i], augmentation_of(i), rng));
+  rng.each_sample(batch.number, int64_t(batch.items.size()), [&](int64_t count) {
+    for (; count > 0; --count) {
+      const size_t i = batch.items[looks.size()];
+      looks.push_back(draw_look(dataset_.examples[i], augmentation_of(i), rng.crop));
+    }
+  });
   return looks;
 }
 
 // Those that are cached are drawn on the host. Endless ones come from the device, and stay there.
-Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, const std::vector<Look>& looks,
-                                   Rng& rng) const {
+Tensor LatentCache::sample_latents(const SampledBatch<size_t>& batch, const std::vector<Look>& looks,
+                                   TrainRng& rng) const {
   const TapePause frozen;
-  const auto [mean, deviation] = posteriors(examples, looks);
-  return (mean + deviation * random_normal(mean.shape(), rng, mean.memory())).to(model_.memory());
+  const auto [mean, deviation] = posteriors(batch.items, looks);
+  std::vector<Tensor> normals;
+  rng.each_sample(batch.number, mean.dim(0), [&, &mean = mean](int64_t count) {
+    normals.push_back(random_normal(with_rows(count, mean.shape()), rng.latent, mean.memory()));
+  });
+  return (mean + deviation * cat(normals, 0)).to(model_.memory());
 }
 
 LatentPosterior LatentCache::posteriors(const std::vector<size_t>& examples, const std::vector<Look>& looks) const {
@@ -279,8 +289,8 @@ Shape LatentCache::latent_shape(const std::vector<size_t>& examples) const {
 
 LatentCache::Glimpse LatentCache::peek(BatchSampler& order, TrainRng& rng,
                                        const std::vector<std::string>& parts) const {
-  const std::vector<size_t>& examples = order.next();
-  return {latent_shape(examples), conditioning(examples, draw_looks(examples, rng.crop), rng.caption, parts)};
+  const SampledBatch<size_t> batch = order.next();
+  return {latent_shape(batch.items), batch.number, conditioning(batch, draw_looks(batch, rng), rng, parts)};
 }
 
 // The numbers that a sample takes do not depend on what they are.
@@ -292,14 +302,17 @@ int64_t LatentCache::draw_caption(size_t example, Rng& rng) const {
   return drop ? 0 : row;
 }
 
-NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng,
+NamedTensors LatentCache::conditioning(const SampledBatch<size_t>& batch, const std::vector<Look>& looks, TrainRng& rng,
                                        const std::vector<std::string>& names) const {
   std::vector<int64_t> rows;
   std::vector<PictureFrame> frames;
-  for (size_t i = 0; i < examples.size(); ++i) {
-    rows.push_back(draw_caption(examples[i], rng));
-    frames.push_back(frame_of(dataset_.examples[examples[i]], looks[i], guidance_));
-  }
+  rng.each_sample(batch.number, int64_t(batch.items.size()), [&](int64_t count) {
+    for (; count > 0; --count) {
+      const size_t i = rows.size();
+      rows.push_back(draw_caption(batch.items[i], rng.caption));
+      frames.push_back(frame_of(dataset_.examples[batch.items[i]], looks[i], guidance_));
+    }
+  });
   const auto wanted = [&](const std::string& name) { return names.empty() || std::ranges::count(names, name) > 0; };
   NamedTensors all;
   for (const auto& [name, value] : model_.framing(frames))

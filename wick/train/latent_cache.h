@@ -16,6 +16,7 @@ namespace wick {
 
 struct LatentCacheOptions {
   int64_t batch_size = 1;
+  StepOrder order = {};
   uint64_t seed = 0;                                             // of the order of batches and of captions' variants
   float guidance = 1;                                            // that the model is told
   std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
@@ -55,10 +56,11 @@ class LatentCache {
 
   // The next batch, its latents sampled anew from their posterior.
   Batch next(TrainRng& rng);
-  // Batches from the next one on: some parts of their conditioning, and the shape of their latents. Moves `order` and
-  // rng.caption, copies of the run's, on as next() would.
+  // Batches from the next one on: some parts of their conditioning, the shape of their latents, and their first
+  // sample's number. Moves `order`, rng.crop and rng.caption, copies of the run's, on as next() would.
   struct Glimpse {
     Shape latents;
+    std::optional<uint64_t> number;
     NamedTensors conditioning;
   };
   Glimpse peek(BatchSampler& order, TrainRng& rng, const std::vector<std::string>& parts) const;
@@ -85,17 +87,17 @@ class LatentCache {
   void read_masks();
   LatentPosterior posterior_of(const Image& picture) const;
   const Augmentation& augmentation_of(size_t example) const;
-  std::vector<Look> draw_looks(const std::vector<size_t>& examples, Rng& rng) const;
+  std::vector<Look> draw_looks(const SampledBatch<size_t>& batch, TrainRng& rng) const;
   Shape latent_shape(const std::vector<size_t>& examples) const;
   void encode_captions(const LatentCacheOptions& options);
   void begin_parts(const NamedTensors& caption, size_t captions, const LatentCacheOptions& options);
   NamedTensors from_disk(int64_t caption) const;
   int64_t draw_caption(size_t example, Rng& rng) const;
-  Tensor sample_latents(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng) const;
+  Tensor sample_latents(const SampledBatch<size_t>& batch, const std::vector<Look>& looks, TrainRng& rng) const;
   LatentPosterior posteriors(const std::vector<size_t>& examples, const std::vector<Look>& looks) const;
   Tensor weights(const std::vector<size_t>& examples, const std::vector<Look>& looks) const;
   // All parts, or those of these names.
-  NamedTensors conditioning(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng,
+  NamedTensors conditioning(const SampledBatch<size_t>& batch, const std::vector<Look>& looks, TrainRng& rng,
                             const std::vector<std::string>& names = {}) const;
 
   const Diffusion& model_;

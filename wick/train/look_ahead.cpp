@@ -18,9 +18,15 @@ void LookAhead::look(const TrainRng& now) {
   std::vector<Tensor> times;
   std::map<std::string, std::vector<Tensor>> parts;
   begins_ = {0};
+  places_.clear();
   while (begins_.back() < kPictures) {
-    const auto [latents, conditioning] = data_.peek(order, rng, names_);
-    times.push_back(model_.process().draw_times(latents, rng.timestep, times_));
+    places_.push_back(order.place());
+    const auto [latents, number, conditioning] = data_.peek(order, rng, names_);
+    rng.each_sample(number, latents[0], [&, &latents = latents](int64_t count) {
+      Shape some = latents;
+      some[0] = count;
+      times.push_back(model_.process().draw_times(some, rng.timestep, times_));
+    });
     for (const auto& [name, value] : conditioning) parts[name].push_back(value);
     begins_.push_back(begins_.back() + latents[0]);
   }
@@ -29,20 +35,14 @@ void LookAhead::look(const TrainRng& now) {
   const Tensor all = cat(times, 0), blank = zeros({all.dim(0), 1, 1, 1}, DType::f32, model_.memory());
   rows_ = model_.ahead(model_.process().noised(blank, blank, all).timestep, joined);
   used_ = 0;
-  timestep_ = now.timestep.position();
 }
 
 NamedTensors LookAhead::next(const TrainRng& rng) {
   if (names_.empty()) return {};
-  const bool elsewhere = used_ + 1 >= begins_.size() || rng.timestep.position() != timestep_;
-  if (elsewhere) look(rng);
+  if (used_ >= places_.size() || places_[used_] != data_.batches().place()) look(rng);
   NamedTensors of_batch;
   for (const auto& [name, rows] : rows_) of_batch.add(name, slice(rows, 0, begins_[used_], begins_[used_ + 1]));
-  const int64_t count = begins_[used_ + 1] - begins_[used_];
   ++used_;
-  Rng after = rng.timestep;
-  model_.process().draw_times({count, 2, 2, 1}, after, times_);
-  timestep_ = after.position();
   return of_batch;
 }
 

@@ -27,8 +27,8 @@ class LookAhead {
   std::vector<std::string> names_;
   NamedTensors rows_;                  // of the batches seen, one after the other
   std::vector<int64_t> begins_ = {0};  // a batch's first row, and the end of the last one's
-  size_t used_ = 0;                    // batches
-  uint64_t timestep_ = 0;              // position of the next batch's time: elsewhere a run was resumed
+  std::vector<Batches::Place> places_;  // of the batches seen: elsewhere a run was resumed
+  size_t used_ = 0;                     // batches
 };
 
 }  // namespace wick

@@ -58,11 +58,10 @@ Tensor pyramid(Tensor noise, const NoiseOptions& options, Rng& rng) {
   return noise * rsqrt(variance);
 }
 
-Tensor draw_noise(const Tensor& latents, const NoiseOptions& options, Rng& rng) {
-  Tensor noise = random_normal(latents.shape(), rng, latents.memory());
+Tensor draw_noise(const Shape& latents, const NoiseOptions& options, Rng& rng, Memory& memory) {
+  Tensor noise = random_normal(latents, rng, memory);
   if (options.offset > 0)
-    noise =
-        noise + random_normal({latents.dim(0), 1, 1, latents.dim(3)}, rng, latents.memory()) * float(options.offset);
+    noise = noise + random_normal({latents[0], 1, 1, latents[3]}, rng, memory) * float(options.offset);
   return options.pyramid_iterations > 0 ? pyramid(noise, options, rng) : noise;
 }
 
@@ -79,6 +78,8 @@ Tensor error_of(const Tensor& prediction, const NamedTensors& batch, LossType ty
   const Tensor error = (sum * rsqrt(sum) - c) * 2.0f;
   return type == LossType::huber ? error * c : error;
 }
+
+Tensor joined(const std::vector<Tensor>& rows) { return rows.size() == 1 ? rows.front() : cat(rows, 0); }
 
 }  // namespace
 
@@ -127,13 +128,18 @@ NamedTensors noised(const Process& process, const Batch& batch, const Tensor& no
 
 NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, const Objective& objective) {
   const Tensor& latents = batch.latents;
-  const Tensor times = process.draw_times(latents.shape(), rng.timestep, objective.times);
-  const Tensor noise = draw_noise(latents, objective.noise, rng.noise);
+  std::vector<Tensor> all_times, noises, others;
+  rng.each_sample(batch.number, latents.dim(0), [&](int64_t count) {
+    Shape shape = latents.shape();
+    shape[0] = count;
+    all_times.push_back(process.draw_times(shape, rng.timestep, objective.times));
+    noises.push_back(draw_noise(shape, objective.noise, rng.noise, latents.memory()));
+    if (objective.noise.input_gamma > 0) others.push_back(random_normal(shape, rng.noise, latents.memory()));
+  });
+  const Tensor times = joined(all_times), noise = joined(noises);
   Noised at = process.noised(latents, noise, times);
-  if (objective.noise.input_gamma > 0) {
-    const Tensor other = random_normal(latents.shape(), rng.noise, latents.memory());
-    at.sample = process.noised(latents, noise + other * float(objective.noise.input_gamma), times).sample;
-  }
+  if (!others.empty())
+    at.sample = process.noised(latents, noise + joined(others) * float(objective.noise.input_gamma), times).sample;
   Tensor weights = batch.weights;
   if (objective.weighs_times()) {
     const Tensor of = of_times(times, latents.memory(), [&](double time) { return objective.weight(process, time); });

@@ -1,6 +1,9 @@
 // The losses of training.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "wick/models/vae.h"
 #include "wick/pipelines/diffusion.h"
 #include "wick/train/train_rng.h"
@@ -12,6 +15,7 @@ struct Batch {
   Tensor latents;             // [B, h, w, C] in the model's memory
   NamedTensors conditioning;  // the model's own, not yet encoded where it trains its text encoders
   Tensor weights = {};        // of the loss, f32 [B, h, w, 1] or [B, 1, 1, 1] in the model's memory; none: all are 1
+  std::optional<uint64_t> number = {};  // of the first example among a run's samples (SampledBatch)
 };
 
 // The parts of a noised batch, beside its conditioning, as Noised has them.

@@ -91,7 +91,7 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
 
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
   for (const auto& [name, value] : optimizer.states()) plan.state += size_t(value.numel()) * size_of(value.dtype());
-  TrainStep step(*task, optimizer, std::min(config.accumulate, kMicroBatches), /*graph=*/false);
+  TrainStep step(*task, optimizer, StepOrder::of(std::min(config.accumulate, kMicroBatches)), /*graph=*/false);
   memory.reset_peak();
   TrainRng rng(0);
   const StepCost before = backend.cost();

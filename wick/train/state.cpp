@@ -16,8 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 using Metadata = std::map<std::string, std::string>;
 
-constexpr const char *kFormat = "wick training state 3", *kFormatBefore = "wick training state 2";
-constexpr const char *kHash = "sha256", *kFinished = "finished";
+constexpr const char *kFormat = "wick training state 4", *kFormatOlder = "wick training state 3",
+                     *kFormatBefore = "wick training state 2";
+constexpr const char *kHash = "sha256", *kFinished = "finished", *kSample = "sample";
 constexpr std::string_view kNewStream = "crop";                                    // which states did not always have
 constexpr std::string_view kRng = "rng.", kSame = "same.", kSetting = "setting.";  // prefixes of metadata keys
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kMostSteps = std::numeric_limits<int32_t>::max();
@@ -50,11 +51,12 @@ Metadata prefixed(const Metadata& all, std::string_view prefix) {
 }
 
 Metadata to_metadata(const TrainState& state) {
-  Metadata metadata{{"format", kFormat},
+  Metadata metadata{{"format", state.sample ? kFormat : kFormatOlder},
                     {"step", std::to_string(state.step)},
                     {"epoch", std::to_string(state.epoch)},
                     {"batch", std::to_string(state.batch)},
                     {kFinished, state.finished ? "true" : "false"}};
+  if (state.sample) metadata[kSample] = std::to_string(*state.sample);
   for (const auto& [stream, position] : state.rng) metadata[std::string(kRng) + stream] = std::to_string(position);
   add_prefixed(metadata, kSame, state.fingerprint);
   add_prefixed(metadata, kSetting, state.settings);
@@ -84,13 +86,17 @@ void read_before(TrainState& state) {
 TrainState from_metadata(const Metadata& metadata, const std::string& source) {
   const std::string format = value_of(metadata, "format");
   const bool before = format == kFormatBefore;
-  check(before || format == kFormat, "{}: expected a training state of this version of Wick or the one before", source);
+  const bool is_older = before || format == kFormatOlder;
+  check(is_older || format == kFormat, "{}: expected a training state of this version of Wick or of the two before", source);
   TrainState state{.step = number(metadata, "step", 1, kMostSteps, source),
                    .epoch = number(metadata, "epoch", 0, kMost, source),
                    .batch = number(metadata, "batch", 0, kMost, source),
-                   .rng = rng_positions(metadata, source),
                    .fingerprint = prefixed(metadata, kSame),
                    .settings = prefixed(metadata, kSetting)};
+  if (is_older)
+    state.rng = rng_positions(metadata, source);
+  else
+    state.sample = uint64_t(number(metadata, kSample, 0, kMost, source));
   if (before)
     read_before(state);
   else
@@ -157,6 +163,14 @@ SavedState SavedState::open(const fs::path& file) {
           "{}: the file is damaged: its content does not have the hash that it was saved with", file.string());
   TrainState state = from_metadata(metadata, file.string());
   return {std::move(tensors), std::move(state)};
+}
+
+bool SavedState::is_older(const fs::path& folder) {
+  for (const fs::path& file : state_files(folder)) try {
+      return !SafetensorsFile::open(file).metadata().contains(kSample);
+    } catch (const Error&) {  // open_newest() tells
+    }
+  return false;
 }
 
 bool SavedState::has_hash() const { return file_.metadata().contains(kHash); }

@@ -31,29 +31,29 @@ StepOutcome StepReport::wait() const {
   return outcome;
 }
 
-TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph)
+TrainStep::TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, bool graph)
     : task_(task),
       optimizer_(optimizer),
-      accumulate_(accumulate),
+      order_(order),
       backend_(optimizer.parameters().front().value.backend()),
       recorder_(backend_, graph) {
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
   loss_ = zeros({1}, DType::f32, memory);
   report_ = zeros({1 + optimizer.sums_by_part().numel() + optimizer.scalars().numel()}, DType::f32, memory);
-  if (accumulate > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);
+  if (order_.count > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);
 }
 
 StepReport TrainStep::operator()(TrainRng& rng, float lr) {
-  optimizer_.set(lr, 1 / float(accumulate_));
-  if (accumulate_ == 1) {
+  optimizer_.set(lr, 1 / float(order_.batches));
+  if (order_.count == 1) {
     recorder_.run("step", task_.next_batch(rng), [this](const NamedTensors& batch) {
       begin();
       finish(backward(batch));
     });
   } else {
     begin();
-    for (int64_t i = 0; i < accumulate_; ++i)
+    for (int64_t i = 0; i < order_.count; ++i)
       recorder_.run("batch", task_.next_batch(rng),
                     [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
     recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums()); });
@@ -70,7 +70,7 @@ void TrainStep::begin() {
 Grads TrainStep::backward(const NamedTensors& batch) {
   Tape tape;
   const Tensor loss = task_.loss(batch);
-  backend_.accumulate(loss_, loss.detached(), 1 / float(accumulate_));
+  backend_.accumulate(loss_, loss.detached(), 1 / float(order_.batches));
   // 0 unless the loss is not finite: then no gradient is either, and the optimizer stands still.
   const Tensor zero = loss.detached() * 0.0f;
   Grads grads;

@@ -32,8 +32,8 @@ class StepReport {
 
 class TrainStep {
  public:
-  // Gradients are summed over `accumulate` batches; `graph`: steps are recorded (ops/recorder.h).
-  TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph);
+  // Gradients are summed over the batches of a step; `graph`: steps are recorded (ops/recorder.h).
+  TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, bool graph);
 
   // The next step, on the task's next batches.
   StepReport operator()(TrainRng& rng, float lr);
@@ -47,7 +47,7 @@ class TrainStep {
 
   Task& task_;
   Optimizer& optimizer_;
-  int64_t accumulate_;
+  StepOrder order_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
   Tensor report_;  // [1 + parts + scalars]: the loss, and the optimizer's

@@ -50,6 +50,7 @@ class DiffusionTask final : public Task {
         on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
         objective_(objective(config)),
+        order_(data.order),
         model_(open_diffusion(checkpoint, reading_options(config))),
         trained_(trained_of(config, *model_)),
         previews_(config, *model_) {
@@ -60,7 +61,6 @@ class DiffusionTask final : public Task {
   Batches& batches() override { return data_->batches(); }
 
   NamedTensors next_batch(TrainRng& rng) override {
-    trained_.begin_batch(rng);
     if (data_) return next_of(*data_, *ahead_, rng, objective_);
     if (encodes_as_they_come()) encode_blank(*model_, blank_);
     return noised_with(blank_, blank_ahead(), rng, objective_);
@@ -73,7 +73,7 @@ class DiffusionTask final : public Task {
     if (!held_back_) return {};
     TrainRng rng(validation_seed());
     held_back_->batches().seek(0, 0);
-    const int64_t count = kEpochs * held_back_->batches().batches_per_epoch();
+    const int64_t count = kEpochs * held_back_->batches().steps_per_epoch();
     const Objective plain{.times = objective_.times};
     double sum = 0;
     const PausedDropout paused(trained_);
@@ -99,7 +99,7 @@ class DiffusionTask final : public Task {
                         .dataset = data_->dataset(),
                         .session = session_,
                         .step = step,
-                        .batches_per_epoch = batches().batches_per_epoch(),
+                        .batches_per_epoch = batches().steps_per_epoch() * (order_.is_older ? 1 : config_.accumulate),
                         .activations = activations_,
                         .family = model_->lora().metadata,
                         .flow = flow_run()};
@@ -137,7 +137,9 @@ class DiffusionTask final : public Task {
 
   NamedTensors next_of(LatentCache& data, LookAhead& ahead, TrainRng& rng, const Objective& objective) const {
     const NamedTensors rows = ahead.next(rng);
-    return noised_with(data.next(rng), rows, rng, objective);
+    const Batch batch = data.next(rng);
+    trained_.begin_batch(rng, batch.number, batch.latents.dim(0));
+    return noised_with(batch, rows, rng, objective);
   }
 
   NamedTensors noised_with(Batch batch, const NamedTensors& ahead, TrainRng& rng, const Objective& objective) const {
@@ -234,6 +236,7 @@ class DiffusionTask final : public Task {
     }
     const auto report = [&](size_t done, size_t total) { data.progress("Encoding pictures", done, total); };
     LatentCacheOptions options{.batch_size = 1,
+                               .order = {.is_older = data.order.is_older},
                                .seed = validation_seed(),
                                .guidance = float(config_.train_guidance),
                                .progress = report,
@@ -247,6 +250,7 @@ class DiffusionTask final : public Task {
       if (data.held_back) held_back_.emplace(*model_, *data.held_back, options);
     };
     options.batch_size = config_.batch_size;
+    options.order = data.order;
     options.seed = uint64_t(config_.seed);
     data_.emplace(*model_, *data.dataset, options);
   }
@@ -257,6 +261,7 @@ class DiffusionTask final : public Task {
   bool on_device_;
   LoraSession session_;
   Objective objective_;
+  StepOrder order_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
   PicturePreviews previews_;
@@ -281,7 +286,7 @@ class VaeTask final : public Task {
         blank_{config.batch_size, data.blank.height, data.blank.width, 3} {
     trained_.set_weights(weights_);
     if (data.outline()) return;
-    sampler_.emplace(data.dataset->batch_buckets(config.batch_size), uint64_t(config.seed));
+    sampler_.emplace(data.dataset->batch_buckets(config.batch_size), uint64_t(config.seed), data.order);
     Faults faults;
     for (const Example& example : data.dataset->examples) {
       Image& picture = pictures_.emplace_back();
@@ -295,10 +300,14 @@ class VaeTask final : public Task {
   Batches& batches() override { return *sampler_; }
 
   NamedTensors next_batch(TrainRng& rng) override {
-    const Tensor pictures = sampler_ ? stacked(sampler_->next()) : zeros(blank_, DType::f32, memory_);
-    const Shape latent{pictures.dim(0), pictures.dim(1) / vae_.factor(), pictures.dim(2) / vae_.factor(),
-                       vae_.latent_channels};
-    return {{"pictures", pictures}, {"noise", random_normal(latent, rng.latent, pictures.memory())}};
+    const auto [items, number] = sampler_ ? sampler_->next() : SampledBatch<size_t>{};
+    const Tensor pictures = sampler_ ? stacked(items) : zeros(blank_, DType::f32, memory_);
+    std::vector<Tensor> noise;
+    rng.each_sample(number, pictures.dim(0), [&](int64_t count) {
+      const Shape latent{count, pictures.dim(1) / vae_.factor(), pictures.dim(2) / vae_.factor(), vae_.latent_channels};
+      noise.push_back(random_normal(latent, rng.latent, pictures.memory()));
+    });
+    return {{"pictures", pictures}, {"noise", cat(noise, 0)}};
   }
 
   Tensor loss(const NamedTensors& batch) override {

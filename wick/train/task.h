@@ -51,6 +51,7 @@ class Task {
 struct PictureData {
   const Dataset* dataset = nullptr;
   const Dataset* held_back = nullptr;  // of --val, if any
+  StepOrder order = {};
   Progress progress = {};
   Size blank = {};
 

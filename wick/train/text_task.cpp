@@ -1,7 +1,6 @@
 #include "wick/train/text_task.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <utility>
 
@@ -54,7 +53,8 @@ class TextTask final : public Task {
             config.from, adapter->kind() == "adapter" ? "of several kinds" : "a " + adapter->kind());
     if (!trained_.adapter()) trained_.set_weights(llama_.weights());
     if (!config.sample_prompts.empty()) previews_.emplace(config, model, data.train && data.train->conversations > 0);
-    if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));
+    if (data.train)
+      batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed), data.order);
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }
@@ -62,22 +62,17 @@ class TextTask final : public Task {
 
   // The loss of a step is the mean over all that counts in it, in whichever of its batches.
   NamedTensors next_batch(TrainRng& rng) override {
-    trained_.begin_batch(rng);
-    if (!batches_) return inputs(blank());
-    const std::vector<TextDocument>& documents = data_.train->documents;
-    if (ahead_.empty()) {
-      int64_t count = 0;
-      for (int64_t i = 0; i < config_.accumulate; ++i) {
-        ahead_.push_back(batches_->next());
-        count += counted(documents, ahead_.back());
-      }
-      weight_ = float(double(config_.accumulate) / double(count));
+    if (!batches_) {
+      trained_.begin_batch(rng);
+      return inputs(blank());
     }
-    const std::vector<PackedRow> rows = std::move(ahead_.front());
-    ahead_.pop_front();
+    const std::vector<TextDocument>& documents = data_.train->documents;
+    const auto [rows, number] = batches_->next();
+    trained_.begin_batch(rng, number, int64_t(rows.size()));
+    const double weight = double(data_.order.batches) / double(counted(documents, batches_->step()));
     for (const PackedRow& row : rows)
       for (const size_t i : row) tokens_ += documents[i].size();
-    return inputs(pack(documents, rows, data_.row_length, weight_, llama_.config(), memory()));
+    return inputs(pack(documents, rows, data_.row_length, float(weight), llama_.config(), memory()));
   }
 
   Tensor loss(const NamedTensors& batch) override {
@@ -160,9 +155,7 @@ class TextTask final : public Task {
   Trained trained_;
   Llama llama_;
   std::optional<TextPreviews> previews_;
-  std::optional<PackedBatches> batches_;      // none in an outline
-  std::deque<std::vector<PackedRow>> ahead_;  // batches of the step that is under way
-  float weight_ = 1;
+  std::optional<PackedBatches> batches_;  // none in an outline
   int64_t tokens_ = 0;
   std::optional<TokenPlan> plan_;  // of the last batch
 };

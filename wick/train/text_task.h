@@ -13,6 +13,7 @@ struct TextData {
   const TextDataset* train = nullptr;       // null in an outline
   const TextDataset* validation = nullptr;  // null without --val
   int64_t row_length;                       // tokens
+  StepOrder order = {};
 };
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,

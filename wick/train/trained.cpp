@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <utility>
 
 #include "wick/io/count.h"
@@ -75,8 +76,11 @@ std::vector<Parameter> Trained::parameters() const {
   return all;
 }
 
-void Trained::begin_batch(TrainRng& rng) const {
-  if (adapter_) adapter_->set_draw(int64_t(rng.dropout.reserve(1)));
+void Trained::begin_batch(TrainRng& rng, std::optional<uint64_t> number, int64_t samples) const {
+  if (!adapter_) return;
+  std::vector<int64_t> draws(number ? size_t(samples) : 1);
+  std::iota(draws.begin(), draws.end(), int64_t(number ? *number : rng.dropout.reserve(1)));
+  adapter_->set_draws(draws);
 }
 
 bool Trained::limit() const { return adapter_ && adapter_->limit_norms(); }

@@ -32,7 +32,8 @@ class Trained {
   void set_weights(Weights weights) { weights_ = std::move(weights); }
 
   std::vector<Parameter> parameters() const;
-  void begin_batch(TrainRng& rng) const;  // draws dropout's next mask
+  // Sets the dropout's masks of a batch's samples, of which the first has this number; in older runs the next mask.
+  void begin_batch(TrainRng& rng, std::optional<uint64_t> number = {}, int64_t samples = 1) const;
   // Behind an update: brings the parameters within their limits. False where they have none, and nothing changed.
   bool limit() const;
   void pause(bool paused) const;  // nothing is dropped out while true

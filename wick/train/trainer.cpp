@@ -65,8 +65,8 @@ class Run {
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
     if (config_.batch_size == 0) choose_batch();
-    if (config_.epochs > 0)
-      config_.steps = (job_->batches(config_.epochs) + config_.accumulate - 1) / config_.accumulate;
+    set_order();
+    if (config_.epochs > 0) config_.steps = job_->steps(config_.epochs);
     plan();
     fingerprint_ = fingerprint();
     for (const TrainOption& option : train_options())
@@ -98,6 +98,13 @@ class Run {
     check_disk();
   }
 
+  // A run of a version before finishes in the order in which it began.
+  void set_order() {
+    StepOrder order = StepOrder::of(config_.accumulate);
+    order.is_older = config_.resume && SavedState::is_older(state_folder());
+    job_->set_order(order);
+  }
+
   // A run that goes on keeps its batches.
   void choose_batch() {
     std::error_code missing;
@@ -114,7 +121,7 @@ class Run {
       check(size.has_value(), "--batch-size auto: how much memory is free on {} is not known; expected a number",
             backend_.name());
       config_.batch_size = batch_that_fits({.size = *size, .host = host_limit(config_.host_memory)}, config_, model_,
-                                           kind_, job_->largest(), std::min<int64_t>(job_->batches(1), 64));
+                                           kind_, job_->largest(), std::min<int64_t>(job_->steps(1), 64));
     }
     progress_.say(fmt::format("--batch-size auto: {}.", config_.batch_size));
     job_->set_memory(config_);
@@ -283,7 +290,7 @@ class Run {
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
     optimizer_.emplace(task_->parameters(), options);
-    train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
+    train_step_.emplace(*task_, *optimizer_, job_->order(), !config_.no_graph);
     if (resumed_) go_on();
     log_.emplace(output_, step_, title());
     open_previews(resumed_ ? std::optional(step_) : std::nullopt);
@@ -366,7 +373,7 @@ class Run {
   bool is_end_of(EpochEnds& ends, int64_t step) const {
     if (ends.each == 0) return false;
     while (ends.end < step)
-      ends.end = (job_->batches(ends.epochs += ends.each) + config_.accumulate - 1) / config_.accumulate;
+      ends.end = job_->steps(ends.epochs += ends.each);
     return ends.end == step;
   }
 
@@ -443,7 +450,7 @@ class Run {
     if (std::string found = not_finite_in_files(model_); !found.empty()) return found;
     if (std::string found = not_finite_in_values(optimizer_->parameters()); !found.empty()) return found;
     seek(before);  // and compute the step again, to watch it
-    for (int64_t i = 0; i < config_.accumulate; ++i)
+    for (int64_t i = 0; i < job_->order().count; ++i)
       if (std::string found = not_finite_in_batch(*task_, rng_, optimizer_->loss_scale()); !found.empty()) return found;
     return "the norm of all gradients, whose square overflows";
   }
@@ -538,18 +545,20 @@ class Run {
   }
 
   TrainState state() const {
-    Batches& batches = task_->batches();
+    const Batches& batches = task_->batches();
+    const bool is_older = job_->order().is_older;
     return {.step = step_,
             .epoch = batches.epoch(),
             .batch = batches.batch(),
-            .rng = rng_.positions(),
+            .sample = is_older ? std::nullopt : std::optional(batches.sample()),
+            .rng = is_older ? rng_.positions() : std::map<std::string, uint64_t>(),
             .fingerprint = fingerprint_,
             .settings = settings_};
   }
 
   void seek(const TrainState& state) {
-    rng_.seek(state.rng);
-    task_->batches().seek(state.epoch, state.batch);
+    if (!state.sample) rng_.seek(state.rng);
+    task_->batches().seek(state.epoch, state.batch, state.sample.value_or(0));
   }
 
   // The settings that decide the bits of a run. The number of steps does where the learning rate follows it.
