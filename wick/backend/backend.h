@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -269,6 +270,22 @@ class Replay {
   virtual void run() = 0;
 };
 
+// One device of several that sum tensors. All of them make the same calls in the same order, each from a thread of its
+// own, and destroy it together, after every Replay that holds its calls. A member that gives up aborts first.
+//
+// sum(), reduce() and broadcast() are enqueued: they begin behind what was enqueued before, and run beside what is
+// enqueued after them until join(). All may be captured, with a join() of their own behind them.
+class Collective {
+ public:
+  virtual ~Collective() = default;
+  virtual void sum(View x) = 0;                  // x, contiguous f32, becomes the sum over all: the same bits on all
+  virtual void reduce(View x, int to) = 0;       // the same on rank `to` alone; elsewhere x is undefined
+  virtual void broadcast(View x, int from) = 0;  // x, contiguous and of any dtype, becomes that of rank `from`
+  virtual void join() = 0;                       // what is enqueued from now on sees the results
+  // From any thread: what waits for another member ends, with undefined values, and later calls throw an Error.
+  virtual void abort() noexcept = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -368,6 +385,15 @@ class Backend {
   // then `work` was not called. The addresses that it used must be those of the arena or stay alive as long as the
   // Replay.
   virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
+
+  // ---- several devices. A new id, which one of them makes and all are given: empty where a backend has no
+  // collectives, and an Error where it lacks a library for them.
+  virtual std::string collective_id() { return {}; }
+  // Returns once all `count` members have called it, each with a rank of its own below `count`; null where a backend
+  // has no collectives.
+  virtual std::unique_ptr<Collective> join_collective(const std::string& /*id*/, int /*rank*/, int /*count*/) {
+    return nullptr;
+  }
 
   // ==== The second tier: ComposedBackend makes these of calls of the first.
 

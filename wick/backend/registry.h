@@ -10,7 +10,8 @@
 namespace wick {
 
 // "cpu"; "cuda" (its first device) or "cuda:N"; "auto": CUDA where there is a device, else the CPU.
-// Anything else, and a device that is not there, is an Error that names the devices found.
+// Anything else, and a device that is not there, is an Error that names the devices found. A device is opened in each
+// thread that computes with it, and a thread computes with the last one that it opened.
 Backend& open_backend(const std::string& device);
 
 // "cpu", "auto", "cuda" or "cuda:N"?

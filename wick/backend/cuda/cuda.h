@@ -1,5 +1,6 @@
 // The CUDA backend: one device, one stream, one thread. There is one file per op family; wick/backend/backend.h
-// documents the methods.
+// documents the methods. A device computes in the threads that have it as their current one: open_backend() sees to
+// that.
 //
 // Activations may be f32, bf16 or f16; arithmetic inside a kernel is f32. Views whose layout a kernel does not take go
 // through a dense copy (dense.h). Nothing waits for the device but Memory::read.
@@ -122,6 +123,10 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
   std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
+
+  // several devices: by NCCL
+  std::string collective_id() override;
+  std::unique_ptr<Collective> join_collective(const std::string& id, int rank, int count) override;
 
  private:
   int device_;

@@ -10,6 +10,7 @@
 #include "wick/backend/cuda/kernels.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
+#include "wick/backend/cuda/runtime/nccl.h"
 
 namespace wick {
 namespace {
@@ -39,6 +40,7 @@ Backend& open(int device) {
   const std::lock_guard lock(mutex);
   CudaBackend*& opened = all[device];
   if (!opened) opened = new CudaBackend(device);
+  cuda_check(cudaSetDevice(device), "cudaSetDevice");  // of the calling thread, which may not have made it
   return *opened;
 }
 
@@ -48,6 +50,8 @@ BackendReport report(bool detailed) {
   cudaDriverGetVersion(&driver);
   if (driver) r.driver = fmt::format("CUDA {}", version_text(driver));
   const int count = device_count(r.problem);
+  int current = 0;  // the calling thread's, which may compute
+  if (count > 0) cuda_check(cudaGetDevice(&current), "cudaGetDevice");
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p{};
     cuda_check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
@@ -66,9 +70,10 @@ BackendReport report(bool detailed) {
     }
     r.devices.push_back(device);
   }
+  if (count > 0) cudaSetDevice(current);
   if (!detailed) return r;
   r.libraries = {fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)), Cublas::describe(),
-                 Cudnn::describe()};
+                 Cudnn::describe(), describe_nccl()};
   return r;
 }
 

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <thread>
 
-#include "wick/backend/cuda/runtime/check.h"
+#include "wick/backend/cuda/runtime/event.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -37,25 +37,6 @@ void PinnedMemory::read(void* host, const void* from, size_t bytes) { std::memcp
 std::unique_ptr<Readback> PinnedMemory::read_later(const void* from, size_t bytes) {
   return host_memory().read_later(from, bytes);
 }
-
-class TransferStream::Event {
- public:
-  Event() { cuda_check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  // Work enqueued on `later` from now on begins behind what is enqueued on `earlier`.
-  void order(cudaStream_t earlier, cudaStream_t later) {
-    record(earlier);
-    await(later);
-  }
-  void record(cudaStream_t stream) { cuda_check(cudaEventRecord(event_, stream), "recording an event"); }
-  void await(cudaStream_t stream) { cuda_check(cudaStreamWaitEvent(stream, event_, 0), "waiting for an event"); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 class TransferStream::Copy final : public Transfer {
  public:

@@ -34,7 +34,6 @@ class TransferStream : public std::enable_shared_from_this<TransferStream> {
   std::unique_ptr<Transfer> make_staged_transfer(cudaStream_t compute, Memory& locked, size_t most);
 
  private:
-  class Event;
   class Copy;
   class StagedCopy;
   Direction direction_;
