@@ -293,38 +293,64 @@ TEST(LoraLinear, AdapterAlone) {
   }
 }
 
-// By the definition of the mask: the four words of a Philox block belong to four elements.
-Doubles with_mask(Doubles x, float p, uint64_t seed, int64_t draw) {
+// By the definition of the mask: the four words of a Philox block belong to four elements of a sample.
+Doubles with_mask(Doubles x, float p, uint64_t seed, const std::vector<int64_t>& draws) {
+  const size_t stretch = x.size() / draws.size();
   std::array<uint32_t, 4> words{};
   for (size_t i = 0; i < x.size(); ++i) {
-    if (i % 4 == 0) words = philox(seed, uint32_t(Stream::dropout), uint64_t(draw) << 32 | i / 4);
-    x[i] = words[i % 4] >= uint64_t(double(p) * 0x1p32) ? x[i] / (1 - double(p)) : 0;
+    const size_t at = i % stretch;
+    if (at % 4 == 0) words = philox(seed, uint32_t(Stream::dropout), uint64_t(draws[i / stretch]) << 32 | at / 4);
+    x[i] = words[at % 4] >= uint64_t(double(p) * 0x1p32) ? x[i] / (1 - double(p)) : 0;
   }
   return x;
 }
 
+std::vector<int64_t> random_draws(int64_t samples) {
+  std::vector<int64_t> draws(static_cast<size_t>(samples));
+  for (int64_t& draw : draws) draw = between(0, (int64_t{1} << 32) - 1);
+  return draws;
+}
+
+void check_dropout(const Shape& shape, float p, int64_t samples) {
+  SCOPED_TRACE(testing::Message() << to_string(shape) << " p " << p << " samples " << samples);
+  const std::vector<int64_t> draws = random_draws(samples);
+  const uint64_t seed = uint64_t(rng().below(uint64_t{1} << 62)) << 2;
+  const Tensor counters = Tensor::of(draws, {samples});
+  const Dropout dropout{p, seed, counters};
+  const Tensor x = input(shape, kLayouts[rng().below(4)]), y = output(shape, kLayouts[rng().below(4)]);
+  const Doubles want = with_mask(doubles(x), p, seed, draws);
+  backend().dropout(y, x, dropout, false);
+  expect_close(y, want, 4 * kEps / (1 - double(p)), "y");
+  const Tensor sum = input(shape);
+  Doubles total = doubles(sum);
+  for (size_t i = 0; i < total.size(); ++i) total[i] += want[i];
+  backend().dropout(sum, x, dropout, true);
+  expect_close(sum, total, 4 * kEps / (1 - double(p)), "sum");
+  const Tensor place = input(shape);
+  const Doubles in_place = with_mask(doubles(place), p, seed, draws);
+  backend().dropout(place, place, dropout, false);
+  expect_close(place, in_place, 4 * kEps / (1 - double(p)), "in place");
+}
+
 TEST(Dropout, HasTheMaskOfItsDefinition) {
   for (const float p : {0.0f, 0.1f, 0.5f, 0.9f})
-    for (const int64_t width : {1, 7, 8, 64}) {
-      const int64_t draw = between(0, (int64_t{1} << 32) - 1);
-      const uint64_t seed = uint64_t(rng().below(uint64_t{1} << 62)) << 2;
-      const Tensor counter = Tensor::of(std::vector<int64_t>{draw}, {1});
-      const Dropout dropout{p, seed, counter};
-      const Shape shape{between(1, 4), between(1, 30), width};
-      const Tensor x = input(shape, kLayouts[rng().below(4)]), y = output(shape, kLayouts[rng().below(4)]);
-      const Doubles want = with_mask(doubles(x), p, seed, draw);
-      backend().dropout(y, x, dropout, false);
-      expect_close(y, want, 4 * kEps / (1 - double(p)), "y");
-      const Tensor sum = input(shape);
-      Doubles total = doubles(sum);
-      for (size_t i = 0; i < total.size(); ++i) total[i] += want[i];
-      backend().dropout(sum, x, dropout, true);
-      expect_close(sum, total, 4 * kEps / (1 - double(p)), "sum");
-      const Tensor place = input(shape);
-      const Doubles in_place = with_mask(doubles(place), p, seed, draw);
-      backend().dropout(place, place, dropout, false);
-      expect_close(place, in_place, 4 * kEps / (1 - double(p)), "in place");
+    for (const int64_t width : {1, 7, 8, 64}) check_dropout({between(1, 4), between(1, 30), width}, p, 1);
+}
+
+// A sample is some rows, a row, or a part of one.
+TEST(Dropout, HasAMaskForEachSample) {
+  for (const int64_t width : {1, 3, 7, 8, 12, 64})
+    for (int round = 0; round < rounds(4); ++round) {
+      const Shape shape{between(2, 5), between(1, 30), width};
+      const int64_t rows = shape[0] * shape[1];
+      for (const int64_t samples : {shape[0], rows, 2 * rows, rows * width})
+        if (rows * width % samples == 0) check_dropout(shape, 0.4f, samples);
     }
+}
+
+TEST(Dropout, RefusesSamplesOfUnlikeSize) {
+  const Tensor x = input({3, 5}), draws = Tensor::of(std::vector<int64_t>{1, 2}, {2});
+  EXPECT_THROW(backend().dropout(x, x, {0.5f, 1, draws}, false), Error);
 }
 
 // A group's results, in double precision.
@@ -340,7 +366,7 @@ struct Group {
   DType dtype = activations(), factors = between(0, 1) ? dtype : DType::f32;
   std::vector<Tensor> ups;
   LoraFactors lora;
-  Tensor x, dy, w, bias, down, draw = Tensor::of(std::vector<int64_t>{between(0, 1 << 30)}, {1});
+  Tensor x, dy, w, bias, down, draw;
 
   // `alike`: LoRAs of one rank and scale on all outputs, as those of q, k and v.
   Group(int64_t rows, float p, int64_t step, bool alike) : m(rows) {
@@ -356,7 +382,10 @@ struct Group {
       n += width;
     }
     fill();
-    if (p > 0) lora.dropout = {p, rng().below(1 << 30) << 20, draw};
+    if (p == 0) return;
+    const int64_t samples = between(0, 1) ? 1 : m;
+    draw = Tensor::of(random_draws(samples), {samples});
+    lora.dropout = {p, rng().below(1 << 30) << 20, draw};
   }
   // LoRAs of one rank on outputs of these widths.
   Group(int64_t rows, int64_t inputs, const std::vector<int64_t>& widths, int64_t r) : m(rows), k(inputs) {
@@ -415,7 +444,8 @@ struct Group {
 
   Doubles dropped(Doubles v) const {
     const Dropout& d = lora.dropout;
-    return d.p > 0 ? with_mask(std::move(v), d.p, d.seed, draw.data<int64_t>()[0]) : v;
+    return d.p > 0 ? with_mask(std::move(v), d.p, d.seed, {draw.data<int64_t>(), draw.data<int64_t>() + draw.numel()})
+                   : v;
   }
   GroupResults results() const {
     const Doubles seen = doubles(x), dys = doubles(dy), ws = doubles(w), shift = doubles(bias), downs = doubles(down),

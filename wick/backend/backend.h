@@ -101,13 +101,19 @@ struct AttentionGradients {
   View dy;
 };
 
-// Dropout (Srivastava et al., 2014) of a LoRA's input: element i (row-major over x's shape) is kept and divided by
-// 1 - p where word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, else it becomes
-// zero. The mask is never stored: backward makes it again.
+// Dropout (Srivastava et al., 2014) of a LoRA's input. Row-major over its shape, x's elements are S equal stretches,
+// one of each sample of the batch: element i of stretch s is kept and divided by 1 - p where word i % 4 of philox(seed,
+// Stream::dropout, draw[s] << 32 | i / 4) is at least p * 2^32, else it becomes zero. The mask is never stored:
+// backward makes it again.
 struct Dropout {
   float p = 0;        // 0 keeps x as it is
   uint64_t seed = 0;  // of the layer
-  View draw;  // one i64 on the device, below 2^32: another for each batch, also when a captured step is replayed
+  View draw;  // i64 [S] on the device, packed, below 2^32: others for each batch, also when a captured step is replayed
+
+  int64_t stretch(int64_t elements) const {
+    check(elements % draw.numel() == 0, "dropout: {} elements are not {} equal stretches", elements, draw.numel());
+    return elements / draw.numel();
+  }
 };
 // The LoRA of a linear, or of several that share x and lie side by side in one: block g makes columns
 // [column, column + N_g) of y from columns [row, row + R_g) of s = dropout(x) down^T. Blocks overlap nowhere. Columns

@@ -16,12 +16,17 @@ constexpr int kFour = 4;  // words of a block
 
 struct Mask {
   uint64_t seed;
-  const int64_t* draw;
+  const int64_t* draw;     // of each stretch
+  Divisor stretch_blocks;  // in a stretch, the last of them perhaps in part
   uint32_t threshold;
   float kept;
 
+  __device__ __forceinline__ uint32_t stretch(uint32_t block) const { return stretch_blocks.divide(block); }
+  __device__ __forceinline__ uint32_t within(uint32_t block) const {
+    return block - stretch(block) * stretch_blocks.divisor;
+  }
   __device__ __forceinline__ Words words(uint32_t block) const {
-    return philox_words(seed, uint32_t(Stream::dropout), uint64_t(*draw) << 32 | block);
+    return philox_words(seed, uint32_t(Stream::dropout), uint64_t(draw[stretch(block)]) << 32 | within(block));
   }
   __device__ __forceinline__ float operator()(uint32_t word, float x) const {
     return word >= threshold ? x * kept : 0.0f;
@@ -52,16 +57,17 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    drop_elements(const DeviceMatrix y, const DeviceMatrix x, const Divisor, const Mask mask, bool add) {
+    drop_elements(const DeviceMatrix y, const DeviceMatrix x, int64_t stretch, const Mask mask, bool add) {
   const uint32_t block = blockIdx.x * kThreads + threadIdx.x;
-  const int64_t first = int64_t(block) * kFour, count = x.rows * x.cols;
-  if (first >= count) return;
+  const int64_t begin = mask.stretch(block) * stretch, end = begin + stretch,
+                first = begin + int64_t(mask.within(block)) * kFour;
+  if (first >= x.rows * x.cols) return;
   const int64_t x_row = x.transposed ? 1 : x.ld, x_col = x.transposed ? x.ld : 1;
   const int64_t y_row = y.transposed ? 1 : y.ld, y_col = y.transposed ? y.ld : 1;
   const Words words = mask.words(block);
 #pragma unroll
   for (int i = 0; i < kFour; ++i) {
-    if (first + i >= count) return;
+    if (first + i >= end) return;
     const int64_t row = (first + i) / x.cols, col = (first + i) % x.cols;
     const float value = mask(words.word[i], to_float(static_cast<const T*>(x.data)[row * x_row + col * x_col]));
     T& out = static_cast<T*>(y.data)[row * y_row + col * y_col];
@@ -75,13 +81,18 @@ bool in_fours(const DeviceMatrix& m) {
 
 // y = dropout(x), or y += dropout(x), of one dtype.
 void drop(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const Dropout& dropout, bool add) {
-  const int64_t blocks = ceil_div(x.rows * x.cols, kFour);
+  const int64_t stretch = dropout.stretch(x.rows * x.cols), stretch_blocks = ceil_div(stretch, kFour),
+                blocks = stretch_blocks * dropout.draw.numel();
   check(blocks < int64_t{1} << 31, "CUDA: dropout of {} x {} elements", x.rows, x.cols);
-  const Mask mask{dropout.seed, dropout.draw.as<const int64_t>(), dropout_threshold(dropout.p), 1 / (1 - dropout.p)};
-  const bool fours = x.cols % kFour == 0 && in_fours(x) && in_fours(y);
+  const Mask mask{dropout.seed, dropout.draw.as<const int64_t>(), Divisor(stretch_blocks), dropout_threshold(dropout.p),
+                  1 / (1 - dropout.p)};
+  const bool fours = x.cols % kFour == 0 && stretch % kFour == 0 && in_fours(x) && in_fours(y);
+  const Launch shape{dim3(blocks_for(uint32_t(blocks), kThreads)), dim3(kThreads)};
   dispatch_float(x.dtype, [&]<class T>(Type<T>) {
-    launch("dropout", cuda.stream(), {dim3(blocks_for(uint32_t(blocks), kThreads)), dim3(kThreads)},
-           fours ? drop_fours<T> : drop_elements<T>, y, x, Divisor(fours ? x.cols / kFour : 1), mask, add);
+    if (fours)
+      launch("dropout", cuda.stream(), shape, drop_fours<T>, y, x, Divisor(x.cols / kFour), mask, add);
+    else
+      launch("dropout", cuda.stream(), shape, drop_elements<T>, y, x, stretch, mask, add);
   });
 }
 
