@@ -9,7 +9,7 @@
 #include "defaults_help.h"
 #include "model_path.h"
 #include "train_flags.h"
-#include "wick/train/trainer.h"
+#include "wick/train/ranked.h"
 
 namespace wick {
 namespace {
@@ -55,7 +55,7 @@ void run_train(cli::TrainFlags& flags) {
   TrainConfig config = flags.config();
   for (const std::string& remark : flags.remarks()) fmt::print("{}\n", remark);
   resolve(config);
-  if (train(config, cli::resolve_model(model_files(config))) == RunResult::finished) return;
+  if (train_on_ranks(config, cli::resolve_model(model_files(config))) == RunResult::finished) return;
   std::fflush(stdout);
   std::exit(kInterrupted);
 }

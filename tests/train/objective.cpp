@@ -220,8 +220,7 @@ TEST_F(LatentCacheTest, SamplesHaveTheirLooks) {
                   float(look.mirrored ? 3 - look.crop_left : look.crop_left));
       }
       const Tensor mean = cat(means, 0);
-      EXPECT_EQ(batch.latents.to_vector(),
-                (mean + cat(deviations, 0) * cat(normals, 0)).to_vector());
+      EXPECT_EQ(batch.latents.to_vector(), (mean + cat(deviations, 0) * cat(normals, 0)).to_vector());
       ASSERT_EQ(batch.weights.shape(), (Shape{int64_t(examples.size()), 8, 8, 1}));
       for (const float weight : batch.weights.to_vector()) EXPECT_EQ(weight, 0.5f);
     }

@@ -141,8 +141,8 @@ class Adapter {
   std::vector<WordRows> words(const std::string& encoder) const;
   Tensor word_vectors(const std::string& encoder) const;
   bool has_words() const;  // in some set, of some encoder
-  // The numbers of the next dropout masks, each below 2^32: one for each sample of a batch, in equal shares of its rows,
-  // or one for all. They are enqueued: earlier work sees the previous ones.
+  // The numbers of the next dropout masks, each below 2^32: one for each sample of a batch, in equal shares of its
+  // rows, or one for all. They are enqueued: earlier work sees the previous ones.
   void set_draws(const std::vector<int64_t>& draws);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
 
@@ -204,8 +204,8 @@ class Adapter {
   std::map<std::string, Modules> modules_;        // by module path
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
   std::map<std::string, std::shared_ptr<const VectorChange>> vectors_;  // handed out, by path and "weight" or "bias"
-  Tensor all_draws_;  // i64 [kMostDraws]; none without dropout
-  std::shared_ptr<Tensor> draws_ = std::make_shared<Tensor>();  // those of the batch
+  Tensor all_draws_;                                                    // i64 [kMostDraws]; none without dropout
+  std::shared_ptr<Tensor> draws_ = std::make_shared<Tensor>();          // those of the batch
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
   size_t set_count_ = 1;
   std::shared_ptr<size_t> set_in_use_ = std::make_shared<size_t>(0);

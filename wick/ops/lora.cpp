@@ -145,8 +145,13 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
   const auto compute = [=](const Tensor& of, const View& s) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
     if (!w) y.backend().copy(y, residual);
-    y.backend().lora_linear(
-        {.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora, shape), .residual = w ? residual.view() : View()});
+    y.backend().lora_linear({.y = y,
+                             .s = s,
+                             .x = of,
+                             .w = w,
+                             .bias = bias,
+                             .lora = views(lora, shape),
+                             .residual = w ? residual.view() : View()});
     return y;
   };
   const bool is_unread = ends_block && Tape::runs_again();

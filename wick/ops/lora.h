@@ -18,13 +18,13 @@ struct LoraPart {
   float scale = 1;
 };
 struct LoraDropout {
-  float p = 0;                                // of elements of x
-  float rank_p = 0;                           // of ranks; those that are left count 1 / (1 - rank_p) times
-  float part_p = 0;                           // of whole parts, without any in return
-  std::vector<uint64_t> seeds = {};           // one a part; elements of x go by the first
-  std::shared_ptr<const Tensor> draws = {};   // i64 [S] beside the factors, one for each sample of the batch that the
-                                              // trainer writes; ranks and parts go by the first
-  std::shared_ptr<const bool> paused = {};    // nothing is dropped while it is true, in validation
+  float p = 0;                               // of elements of x
+  float rank_p = 0;                          // of ranks; those that are left count 1 / (1 - rank_p) times
+  float part_p = 0;                          // of whole parts, without any in return
+  std::vector<uint64_t> seeds = {};          // one a part; elements of x go by the first
+  std::shared_ptr<const Tensor> draws = {};  // i64 [S] beside the factors, one for each sample of the batch that the
+                                             // trainer writes; ranks and parts go by the first
+  std::shared_ptr<const bool> paused = {};   // nothing is dropped while it is true, in validation
 
   bool drops_elements() const { return p > 0 && !is_paused(); }
   bool drops_ranks() const { return (rank_p > 0 || part_p > 0) && !is_paused(); }

@@ -48,11 +48,11 @@ class Batches {
   virtual ~Batches() = default;
 
   int64_t epoch() const { return epoch_; }
-  int64_t batch() const { return batch_; }              // steps of this epoch that are used up; in older runs batches
-  uint64_t sample() const { return sample_; }           // samples of all steps that are used up
+  int64_t batch() const { return batch_; }     // steps of this epoch that are used up; in older runs batches
+  uint64_t sample() const { return sample_; }  // samples of all steps that are used up
   virtual Place place() const = 0;
-  virtual int64_t steps_per_epoch() const = 0;          // of the current epoch; in older runs batches
-  virtual int64_t repeated() const = 0;                 // samples of this epoch that fill a step
+  virtual int64_t steps_per_epoch() const = 0;                   // of the current epoch; in older runs batches
+  virtual int64_t repeated() const = 0;                          // samples of this epoch that fill a step
   void seek(int64_t epoch, int64_t batch, uint64_t sample = 0);  // to the beginning of a step
 
  protected:
@@ -88,6 +88,7 @@ class StepsOf : public Batches {
   Place place() const override;
   int64_t steps_per_epoch() const override { return int64_t(steps_.size()); }
   int64_t repeated() const override { return repeated_; }
+
  protected:
   void forget_step() override { own_.clear(); }
   void clear();

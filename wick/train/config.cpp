@@ -460,6 +460,9 @@ std::vector<TrainOption> listed_options() {
       {.fixed = false, .item = "SIZE"});
   add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
       {.fixed = false, .item = "DEVICE"});
+  add("gpus", Subject::memory, &C::gpus,
+      "Train on several CUDA devices of this machine, each on its share of a step: how many, all, or their numbers",
+      {.fixed = false, .item = "N|all|0,2"});
   add("tf32", Subject::memory, &C::tf32, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
   add("no_graph", Subject::memory, &C::no_graph,
       "Launch each kernel of a step from the host instead of replaying the step as one CUDA graph", {.fixed = false});
@@ -700,6 +703,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--alpha-mask and --conditioning-data-dir: expected one of them");
   check_usage(config.caption_extension == "auto" || config.caption_extension.starts_with('.'),
               "--caption-extension: expected auto or an ending like .txt, found '{}'", config.caption_extension);
+  check_usage(config.gpus.empty() || config.device == "auto" || config.device == "cuda",
+              "--gpus {} and --device {}: expected one of them", config.gpus, config.device);
   check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();

@@ -153,6 +153,8 @@ struct TrainConfig {
   std::string host_memory;  // the most that weights and checkpoints may take there; empty: 60 % of what is free
   std::string memory;       // sizes that the run is to fit into, or auto
   std::string device = "auto";
+  std::string gpus;   // "4", "all" or "0,2"; empty: one device
+  int64_t ranks = 1;  // that share a step: what --gpus or a launcher says, and not a setting
   bool no_graph = false;
   bool tf32 = false;
   int64_t save_every = 0;           // steps; 0: at the end only

@@ -100,8 +100,9 @@ void EncodingCache::write(const fs::path& file, const NamedTensors& tensors) {
 
 std::vector<std::string> EncodingCache::remarks() const {
   std::vector<std::string> all;
-  if (found_ > 0)
-    all.push_back(fmt::format("{} of {} were in {}.", found_, count_of(found_ + made_, "encoding"), folder_.string()));
+  const size_t read = found_ + made_, found = found_ - std::min(found_, shared_);
+  if (found > 0)
+    all.push_back(fmt::format("{} of {} were in {}.", found, count_of(read, "encoding"), folder_.string()));
   if (stale_ > 0)
     all.push_back(fmt::format("{} in {} {} of another version of Wick or damaged, and made again.",
                               count_of(stale_, "encoding"), folder_.string(), stale_ == 1 ? "was" : "were"));

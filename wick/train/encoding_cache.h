@@ -2,6 +2,7 @@
 // that it follows from. So runs share a folder, and what was made otherwise is not found.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -21,6 +22,9 @@ class EncodingCache {
   // The tensors that `make` gives for `key`: from the file, or made and written. A file of another version of Wick, or
   // one that is damaged, is made again. Where none can be written, the rest is made without.
   NamedTensors get(const std::string& key, const std::function<NamedTensors()>& make);
+  // So many that were not there have been made by several ranks, `own` by this one, and will be read by each: they
+  // count once, and not as found.
+  void count_as_made(size_t count, size_t own) { shared_ += count, made_ -= std::min(made_, own); }
   // Sentences for the user: how much was found, and what was wrong.
   std::vector<std::string> remarks() const;
 
@@ -32,7 +36,7 @@ class EncodingCache {
   std::filesystem::path folder_;
   std::string made_by_;
   std::function<Memory&()> device_;
-  size_t found_ = 0, made_ = 0, stale_ = 0;
+  size_t found_ = 0, made_ = 0, stale_ = 0, shared_ = 0;
   std::string failure_;  // of the first write that failed
 };
 

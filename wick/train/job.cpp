@@ -83,12 +83,15 @@ class PictureJob final : public Job {
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
-  std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
-                             const Progress& progress) const override {
-    return make_task(
-        config_, checkpoint_, backend,
-        {.dataset = &dataset_, .held_back = config_.val.empty() ? nullptr : &held_back_, .order = order(), .progress = progress},
-        block_schedule);
+  std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress& progress,
+                             Ranks& ranks) const override {
+    return make_task(config_, checkpoint_, backend,
+                     {.dataset = &dataset_,
+                      .held_back = config_.val.empty() ? nullptr : &held_back_,
+                      .order = order(),
+                      .ranks = &ranks,
+                      .progress = progress},
+                     block_schedule);
   }
 
  protected:
@@ -96,9 +99,7 @@ class PictureJob final : public Job {
   int64_t repeated() const override { return batches().repeated(); }
 
  private:
-  BatchSampler batches() const {
-    return {dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed), order()};
-  }
+  BatchSampler batches() const { return {dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed), order()}; }
 
   // The size with the most pixels in a batch, and the batch's size.
   std::pair<Size, int64_t> largest_bucket() const {
@@ -164,14 +165,14 @@ class TextJob final : public Job {
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
-  std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress&) const override {
-    return make_text_task(
-        config_, model_, backend,
-        {.train = &train_,
-         .validation = config_.val.empty() ? nullptr : &validation_,
-         .row_length = row_length_,
-         .order = order()},
-        block_schedule);
+  std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress&,
+                             Ranks&) const override {
+    return make_text_task(config_, model_, backend,
+                          {.train = &train_,
+                           .validation = config_.val.empty() ? nullptr : &validation_,
+                           .row_length = row_length_,
+                           .order = order()},
+                          block_schedule);
   }
 
  protected:

@@ -36,14 +36,15 @@ class Job {
   void set_order(const StepOrder& order) { order_ = order; }
   const StepOrder& order() const { return order_; }
   // The job outlives its task.
-  virtual std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
-                                     const Progress& progress) const = 0;
+  virtual std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress& progress,
+                                     Ranks& ranks) const = 0;
 
  protected:
   // Batches::steps_per_epoch() of so many epochs together.
   virtual int64_t steps_of_epochs(int64_t epochs) const = 0;
   virtual int64_t repeated() const = 0;  // Batches::repeated() of the first
-  std::string repeated_in_words() const;  // samples that fill steps in the first epoch, for the user; empty where none do
+  std::string repeated_in_words()
+      const;  // samples that fill steps in the first epoch, for the user; empty where none do
 
  private:
   StepOrder order_;

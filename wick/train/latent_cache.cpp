@@ -49,6 +49,25 @@ PictureFrame frame_of(const Example& example, const Look& look, float guidance) 
           .guidance = guidance};
 }
 
+// Makes, of what is not in `cache` yet, this rank's share: encode(i) of each, by its key. All have come when it
+// returns.
+template <class Key, class Encode>
+void encode_share(Ranks* ranks, EncodingCache* cache, size_t count, const Key& key, const Encode& encode) {
+  if (!ranks || ranks->count() == 1 || !cache) return;
+  ranks->barrier();  // before the first file is written: all look for the same ones
+  std::vector<size_t> missing;
+  for (size_t i = 0; i < count; ++i)
+    if (!cache->has(key(i))) missing.push_back(i);
+  ranks->barrier();
+  size_t own = 0;
+  for (size_t i = size_t(ranks->rank()); i < missing.size(); i += size_t(ranks->count()), ++own) {
+    ranks->check();
+    encode(missing[i]);
+  }
+  cache->count_as_made(missing.size(), own);
+  ranks->barrier();
+}
+
 }  // namespace
 
 RowTable::RowTable(int64_t rows, const Tensor& row) : shape_(row.shape()) {
@@ -80,7 +99,21 @@ LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCa
   read_masks();
 }
 
+void LatentCache::encode_share_of_pictures(const LatentCacheOptions& options) const {
+  std::vector<std::pair<size_t, bool>> all;  // an example, and whether it is mirrored
+  for (size_t i = 0; i < dataset_.examples.size(); ++i) {
+    if (augmentation_of(i).is_endless()) continue;
+    all.emplace_back(i, false);
+    if (augmentation_of(i).flip) all.emplace_back(i, true);
+  }
+  const auto example = [&](size_t i) -> const Example& { return dataset_.examples[all[i].first]; };
+  encode_share(
+      options.ranks, options.picture_cache, all.size(), [&](size_t i) { return key_of(example(i), all[i].second); },
+      [&](size_t i) { encoded_picture(example(i), all[i].second, options); });
+}
+
 void LatentCache::encode_pictures(const LatentCacheOptions& options) {
+  encode_share_of_pictures(options);
   rows_.resize(dataset_.examples.size());
   size_t done = 0;
   Faults faults;
@@ -170,6 +203,9 @@ void LatentCache::encode_captions(const LatentCacheOptions& cache_options) {
         variants.push_back(found->second);
       }
   }
+  encode_share(
+      cache_options.ranks, cache_options.caption_cache, distinct.size(), [&](size_t i) { return key_of(distinct[i]); },
+      [&](size_t i) { encoded_caption(distinct[i], cache_options); });
   const auto count = int64_t(distinct.size());
   for (int64_t i = 0; i < count; ++i) {
     const NamedTensors caption = encoded_caption(distinct[size_t(i)], cache_options);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/ranks/ranks.h"
 #include "wick/train/augment.h"
 #include "wick/train/batches.h"
 #include "wick/train/dataset.h"
@@ -30,6 +31,7 @@ struct LatentCacheOptions {
   // caption_cache, if there is one, and are read from there when a batch wants them.
   size_t most_of_captions = 0;
   EncodingCache* picture_cache = nullptr;
+  Ranks* ranks = nullptr;  // of which each encodes a share into those caches, before all read all of it
 };
 
 // Rows of one shape and dtype, on the host.
@@ -82,6 +84,7 @@ class LatentCache {
   };
 
   void encode_pictures(const LatentCacheOptions& options);
+  void encode_share_of_pictures(const LatentCacheOptions& options) const;
   NamedTensors encoded_picture(const Example& example, bool is_mirrored, const LatentCacheOptions& options) const;
   NamedTensors encoded_caption(const std::string& caption, const LatentCacheOptions& options) const;
   void read_masks();

@@ -25,8 +25,8 @@ class LookAhead {
   const LatentCache& data_;
   TimestepOptions times_;
   std::vector<std::string> names_;
-  NamedTensors rows_;                  // of the batches seen, one after the other
-  std::vector<int64_t> begins_ = {0};  // a batch's first row, and the end of the last one's
+  NamedTensors rows_;                   // of the batches seen, one after the other
+  std::vector<int64_t> begins_ = {0};   // a batch's first row, and the end of the last one's
   std::vector<Batches::Place> places_;  // of the batches seen: elsewhere a run was resumed
   size_t used_ = 0;                     // batches
 };

@@ -40,6 +40,7 @@ ProgressLine::ProgressLine() : terminal_(isatty(STDOUT_FILENO) != 0) {
 void ProgressLine::show(const std::string& text, bool always) {
   const auto now = Clock::now();
   const double pause = terminal_ ? 0.1 : 10;
+  if (silent_) return;
   if (!always && std::chrono::duration<double>(now - last_).count() < pause) return;
   last_ = now;
   if (terminal_) {
@@ -51,6 +52,7 @@ void ProgressLine::show(const std::string& text, bool always) {
 }
 
 void ProgressLine::say(const std::string& text) {
+  if (silent_) return;
   close();
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) put(printable(line) + "\n");

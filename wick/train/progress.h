@@ -15,13 +15,14 @@ class ProgressLine {
   // dropped whole, the last one first. Elsewhere a line comes every ten seconds, from ten seconds after the start on.
   // `always` shows it in any case.
   void show(const std::string& text, bool always = false);
-  void say(const std::string& text);  // a line that stays
-  void close();                       // later output starts on a new line
-  void clear();                       // removes the last line shown from the terminal
+  void say(const std::string& text);    // a line that stays
+  void close();                         // later output starts on a new line
+  void clear();                         // removes the last line shown from the terminal
+  void be_silent() { silent_ = true; }  // from now on nothing is shown
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool terminal_, open_ = false;
+  bool terminal_, open_ = false, silent_ = false;
   Clock::time_point last_;
 };
 

@@ -18,7 +18,8 @@ using Metadata = std::map<std::string, std::string>;
 
 constexpr const char *kFormat = "wick training state 4", *kFormatOlder = "wick training state 3",
                      *kFormatBefore = "wick training state 2";
-constexpr const char *kHash = "sha256", *kFinished = "finished", *kSample = "sample";
+constexpr const char *kHash = "sha256", *kFinished = "finished", *kSample = "sample", *kBatches = "batches a step",
+                     *kRanks = "ranks";
 constexpr std::string_view kNewStream = "crop";                                    // which states did not always have
 constexpr std::string_view kRng = "rng.", kSame = "same.", kSetting = "setting.";  // prefixes of metadata keys
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kMostSteps = std::numeric_limits<int32_t>::max();
@@ -56,7 +57,11 @@ Metadata to_metadata(const TrainState& state) {
                     {"epoch", std::to_string(state.epoch)},
                     {"batch", std::to_string(state.batch)},
                     {kFinished, state.finished ? "true" : "false"}};
-  if (state.sample) metadata[kSample] = std::to_string(*state.sample);
+  if (state.sample) {
+    metadata[kSample] = std::to_string(*state.sample);
+    metadata[kBatches] = std::to_string(state.batches);
+    metadata[kRanks] = std::to_string(state.ranks);
+  }
   for (const auto& [stream, position] : state.rng) metadata[std::string(kRng) + stream] = std::to_string(position);
   add_prefixed(metadata, kSame, state.fingerprint);
   add_prefixed(metadata, kSetting, state.settings);
@@ -87,16 +92,20 @@ TrainState from_metadata(const Metadata& metadata, const std::string& source) {
   const std::string format = value_of(metadata, "format");
   const bool before = format == kFormatBefore;
   const bool is_older = before || format == kFormatOlder;
-  check(is_older || format == kFormat, "{}: expected a training state of this version of Wick or of the two before", source);
+  check(is_older || format == kFormat, "{}: expected a training state of this version of Wick or of the two before",
+        source);
   TrainState state{.step = number(metadata, "step", 1, kMostSteps, source),
                    .epoch = number(metadata, "epoch", 0, kMost, source),
                    .batch = number(metadata, "batch", 0, kMost, source),
                    .fingerprint = prefixed(metadata, kSame),
                    .settings = prefixed(metadata, kSetting)};
-  if (is_older)
+  if (is_older) {
     state.rng = rng_positions(metadata, source);
-  else
+  } else {
     state.sample = uint64_t(number(metadata, kSample, 0, kMost, source));
+    state.batches = number(metadata, kBatches, 1, kMostSteps, source);
+    state.ranks = number(metadata, kRanks, 1, kMostSteps, source);
+  }
   if (before)
     read_before(state);
   else
@@ -165,12 +174,12 @@ SavedState SavedState::open(const fs::path& file) {
   return {std::move(tensors), std::move(state)};
 }
 
-bool SavedState::is_older(const fs::path& folder) {
+std::optional<TrainState> SavedState::glimpse(const fs::path& folder) {
   for (const fs::path& file : state_files(folder)) try {
-      return !SafetensorsFile::open(file).metadata().contains(kSample);
+      return from_metadata(SafetensorsFile::open(file).metadata(), file.string());
     } catch (const Error&) {  // open_newest() tells
     }
-  return false;
+  return {};
 }
 
 bool SavedState::has_hash() const { return file_.metadata().contains(kHash); }

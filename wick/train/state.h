@@ -18,12 +18,14 @@
 namespace wick {
 
 struct TrainState {
-  int64_t step = 0;                     // optimizer steps done
-  int64_t epoch = 0, batch = 0;         // where in the shuffled data: `batch` steps of this epoch are used up
+  int64_t step = 0;              // optimizer steps done
+  int64_t epoch = 0, batch = 0;  // where in the shuffled data: `batch` steps of this epoch are used up
   // Samples used up. In states of the versions before there are none: then `batch` counts batches, and each random
   // stream has a position (StepOrder::is_older).
   std::optional<uint64_t> sample = {};
   std::map<std::string, uint64_t> rng;  // position of each stream, in such a state
+  int64_t batches = 1;                  // of a step, on all ranks together: the run keeps it, on however many
+  int64_t ranks = 1;                    // that made the last step
   bool finished = false;                // the run's result is written
   std::map<std::string, std::string> fingerprint;  // settings and hashes that a run continuing it must share
   std::map<std::string, std::string> settings;     // settings that may change, kept to name their old values
@@ -39,8 +41,8 @@ class SavedState {
   const TrainState& state() const { return state_; }
   const std::filesystem::path& path() const { return file_.path(); }
   bool has_hash() const;
-  // Whether the newest file there is by a version before steps were of one bucket; its tensors are not read.
-  static bool is_older(const std::filesystem::path& folder);
+  // That of the newest file there that has one; its tensors are not read, nor its hash compared.
+  static std::optional<TrainState> glimpse(const std::filesystem::path& folder);
   // Throws Error naming the first setting that differs, with both values.
   // What the state does not tell, since it is older than a setting, was that setting's default.
   void check_same_run(const std::map<std::string, std::string>& fingerprint,

@@ -31,17 +31,23 @@ StepOutcome StepReport::wait() const {
   return outcome;
 }
 
-TrainStep::TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, bool graph)
+TrainStep::TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, bool graph, RankSums* ranks)
     : task_(task),
       optimizer_(optimizer),
       order_(order),
+      ranks_(ranks),
       backend_(optimizer.parameters().front().value.backend()),
       recorder_(backend_, graph) {
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
-  loss_ = zeros({1}, DType::f32, memory);
   report_ = zeros({1 + optimizer.sums_by_part().numel() + optimizer.scalars().numel()}, DType::f32, memory);
-  if (order_.count > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);
+  if (order_.batches > 1) {
+    const int64_t count = numel(optimizer.parameters());
+    sums_ = zeros({count + 1}, DType::f32, memory);
+    loss_ = sums_.window({1}, {1}, count);
+  } else {
+    loss_ = zeros({1}, DType::f32, memory);
+  }
 }
 
 StepReport TrainStep::operator()(TrainRng& rng, float lr) {
@@ -49,23 +55,22 @@ StepReport TrainStep::operator()(TrainRng& rng, float lr) {
   if (order_.count == 1) {
     recorder_.run("step", task_.next_batch(rng), [this](const NamedTensors& batch) {
       begin();
-      finish(backward(batch));
+      if (!sums_) return finish(backward(batch));
+      add_to_sums(backward(batch));
+      finish(sums_of_all());
     });
   } else {
     begin();
     for (int64_t i = 0; i < order_.count; ++i)
       recorder_.run("batch", task_.next_batch(rng),
                     [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
-    recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums()); });
+    recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums_of_all()); });
   }
   return {backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)), optimizer_.kind(),
           optimizer_.part_names().size()};
 }
 
-void TrainStep::begin() {
-  backend_.fill(loss_, 0);
-  if (sums_) backend_.fill(sums_, 0);
-}
+void TrainStep::begin() { backend_.fill(sums_ ? sums_ : loss_, 0); }
 
 Grads TrainStep::backward(const NamedTensors& batch) {
   Tape tape;
@@ -82,6 +87,14 @@ void TrainStep::add_to_sums(const Grads& grads) {
   const Grads all = sums();
   for (const Parameter& p : optimizer_.parameters())
     if (const Tensor grad = grads[p.value]) backend_.accumulate(all[p.value], grad, 1);
+}
+
+Grads TrainStep::sums_of_all() {
+  if (ranks_) {
+    ranks_->add(sums_);
+    ranks_->join();
+  }
+  return sums();
 }
 
 // Windows of sums_, each under its parameter's identity.

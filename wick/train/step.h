@@ -6,6 +6,7 @@
 
 #include "wick/ops/recorder.h"
 #include "wick/train/optimizer.h"
+#include "wick/train/rank_sums.h"
 #include "wick/train/task.h"
 
 namespace wick {
@@ -32,8 +33,9 @@ class StepReport {
 
 class TrainStep {
  public:
-  // Gradients are summed over the batches of a step; `graph`: steps are recorded (ops/recorder.h).
-  TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, bool graph);
+  // Gradients are summed over the batches of a step, of other ranks too if there is `ranks`; `graph`: steps are
+  // recorded (ops/recorder.h).
+  TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, bool graph, RankSums* ranks = nullptr);
 
   // The next step, on the task's next batches.
   StepReport operator()(TrainRng& rng, float lr);
@@ -42,16 +44,18 @@ class TrainStep {
   Grads backward(const NamedTensors& batch);
   void add_to_sums(const Grads& grads);
   Grads sums() const;
+  Grads sums_of_all();
   void begin();
   void finish(const Grads& grads);
 
   Task& task_;
   Optimizer& optimizer_;
   StepOrder order_;
+  RankSums* ranks_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
   Tensor report_;  // [1 + parts + scalars]: the loss, and the optimizer's
-  Tensor sums_;    // of gradients, all parameters concatenated; empty where a step is one batch
+  Tensor sums_;  // of gradients, all parameters concatenated, and behind them the loss; empty where a step is one batch
   Recorder recorder_;
 };
 

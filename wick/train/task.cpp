@@ -243,7 +243,8 @@ class DiffusionTask final : public Task {
                                .before_captions = before_captions,
                                .before_pictures = before_pictures,
                                .caption_cache = cache_ && !trains_text() ? &*cache_ : nullptr,
-                               .picture_cache = cache_ ? &*cache_ : nullptr};
+                               .picture_cache = cache_ ? &*cache_ : nullptr,
+                               .ranks = data.ranks};
     // All texts come before all pictures.
     options.between = [&, options] {
       if (!trains_text()) previews_.encode(options.caption_cache, before_captions);

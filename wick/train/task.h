@@ -10,6 +10,7 @@
 #include "wick/autograd/block_schedule.h"
 #include "wick/core/named_tensors.h"
 #include "wick/nn/checkpoint.h"
+#include "wick/ranks/ranks.h"
 #include "wick/train/batches.h"
 #include "wick/train/config.h"
 #include "wick/train/dataset.h"
@@ -52,6 +53,7 @@ struct PictureData {
   const Dataset* dataset = nullptr;
   const Dataset* held_back = nullptr;  // of --val, if any
   StepOrder order = {};
+  Ranks* ranks = nullptr;  // that share the work of encoding
   Progress progress = {};
   Size blank = {};
 

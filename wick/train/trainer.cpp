@@ -8,14 +8,18 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
+#include "wick/io/safetensors.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/pipelines/weight_flags.h"
+#include "wick/train/fault.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
 #include "wick/train/job.h"
@@ -24,6 +28,8 @@
 #include "wick/train/plan.h"
 #include "wick/train/preview_folder.h"
 #include "wick/train/progress.h"
+#include "wick/train/rank_sums.h"
+#include "wick/train/rank_watch.h"
 #include "wick/train/run_log.h"
 #include "wick/train/run_page.h"
 #include "wick/train/state.h"
@@ -36,7 +42,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-struct Interrupted {};  // before the first step
+struct Interrupted {};                                             // before the first step
+constexpr const char* kStopped = "stopped before the first step";  // of a rank
 
 // Keys of a run's fingerprint, beside its settings.
 constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents";
@@ -49,14 +56,19 @@ double unix_time() {
 
 class Run {
  public:
-  Run(TrainConfig config, const Checkpoint& model)
+  Run(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool takes_signals)
       : config_(std::move(config)),
         model_(model),
+        ranks_(ranks),
+        watch_(ranks),
         output_(config_.output),
         states_(output_ / "state"),
         backend_(open_backend(config_.device)),
         kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
         rng_(uint64_t(config_.seed)) {
+    config_.ranks = ranks.count();
+    if (takes_signals) interrupt_.emplace();
+    if (!ranks.is_first()) progress_.be_silent();
     backend_.allow_tf32(config_.tf32);
     if (config_.fp8_compute) check_fp8_compute(backend_);
   }
@@ -65,6 +77,7 @@ class Run {
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
     if (config_.batch_size == 0) choose_batch();
+    ranks_.check();
     set_order();
     if (config_.epochs > 0) config_.steps = job_->steps(config_.epochs);
     plan();
@@ -72,11 +85,19 @@ class Run {
     for (const TrainOption& option : train_options())
       if (option.key == "model" || option.key == "lr") settings_[option.flag()] = option.toml(config_);
     if (config_.model.empty()) settings_["--model"] = quote(config_.transformer);
-    open_output();
-    if (is_finished()) return RunResult::finished;
+    check_same_settings();
+    if (is_first()) open_output();
+    if (from_first([&] { return is_finished() ? "finished" : ""; }) == "finished") return RunResult::finished;
     prepare();
-    return loop();
+    const RunResult result = loop();
+    ranks_.barrier();
+    return result;
   } catch (const Interrupted&) {
+    ranks_.fail(kStopped);
+    progress_.say("Stopped before the first step.");
+    return RunResult::interrupted;
+  } catch (const RankError& e) {
+    if (!std::string_view(e.what()).ends_with(kStopped)) throw;
     progress_.say("Stopped before the first step.");
     return RunResult::interrupted;
   } catch (const OutOfMemory& e) {
@@ -98,11 +119,58 @@ class Run {
     check_disk();
   }
 
-  // A run of a version before finishes in the order in which it began.
+  bool is_first() const { return ranks_.is_first(); }
+
+  // What `text` gives on rank 0.
+  template <class F>
+  std::string from_first(const F& text) {
+    return ranks_.exchange(is_first() ? std::string(text()) : std::string()).front();
+  }
+
+  // A run keeps the batches of a step on however many ranks it goes on, and one of a version before the order in which
+  // it began.
   void set_order() {
-    StepOrder order = StepOrder::of(config_.accumulate);
-    order.is_older = config_.resume && SavedState::is_older(state_folder());
+    const std::string before = from_first([&] {
+      const std::optional<TrainState> state = config_.resume ? SavedState::glimpse(state_folder()) : std::nullopt;
+      return !state ? "" : state->sample ? fmt::format("{}", state->batches) : "older";
+    });
+    const bool is_older = before == "older";
+    check(!is_older || ranks_.count() == 1,
+          "--resume: {} was begun by a version of Wick whose steps one device makes alone; expected one device",
+          output_.string());
+    const int64_t batches =
+        before.empty() || is_older ? config_.accumulate * ranks_.count() : int64_t(std::stoll(before));
+    check(batches >= ranks_.count(),
+          "--resume: a step of the run in {} has {}; expected at most as many devices, found {}", output_.string(),
+          count_of(batches, "batch"), ranks_.count());
+    StepOrder order = StepOrder::of(batches, ranks_.rank(), ranks_.count());
+    order.is_older = is_older;
     job_->set_order(order);
+  }
+
+  // Ranks that were started with other settings, data or models would train something that nobody asked for.
+  void check_same_settings() {
+    if (ranks_.count() == 1) return;
+    std::map<std::string, std::string> all = fingerprint_;
+    for (const TrainOption& option : train_options())
+      for (const char* key :
+           {"lr", "steps", "save_every", "save_every_epochs", "sample_every", "sample_every_epochs", "val_every"})
+        if (option.key == key) all[option.flag()] = option.toml(config_);
+    std::string text;
+    for (const auto& [key, value] : all) text += fmt::format("{}\n{}\n", key, value);
+    const std::vector<std::string> texts = ranks_.exchange(text);
+    for (size_t rank = 1; rank < texts.size(); ++rank)
+      check(texts[rank] == texts[0], "rank {} was started otherwise than rank 0: {}", rank,
+            first_difference(texts[rank], texts[0]));
+  }
+
+  // "--lr is 0.001 there, and 0.0001 here", of texts with a line for each key and one for its value.
+  static std::string first_difference(const std::string& there, const std::string& here) {
+    std::istringstream a(there), b(here);
+    std::string key, value, other_key, other;
+    while (std::getline(a, key) && std::getline(a, value) && std::getline(b, other_key) && std::getline(b, other))
+      if (key != other_key || value != other) return fmt::format("{} is {} there, and {} on rank 0", key, value, other);
+    return "it has other settings";
   }
 
   // A run that goes on keeps its batches.
@@ -285,13 +353,16 @@ class Run {
                               readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                               free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
     for (const std::string& remark : job_->remarks()) progress_.say(remark);
-    task_ = job_->load(backend_, plan_->block_schedule, setup_progress());
+    task_ = job_->load(backend_, plan_->block_schedule, setup_progress(), ranks_);
     for (const std::string& remark : task_->remarks()) progress_.say(remark);
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
     optimizer_.emplace(task_->parameters(), options);
-    train_step_.emplace(*task_, *optimizer_, job_->order(), !config_.no_graph);
-    if (resumed_) go_on();
+    sums_.emplace(ranks_, watch_, backend_);
+    train_step_.emplace(*task_, *optimizer_, job_->order(), !config_.no_graph, ranks_.count() > 1 ? &*sums_ : nullptr);
+    go_on();
+    check_same_weights();
+    if (!is_first()) return;
     log_.emplace(output_, step_, title());
     open_previews(resumed_ ? std::optional(step_) : std::nullopt);
     facts_ = facts();
@@ -299,48 +370,94 @@ class Run {
                               resumed_ ? fmt::format(", going on after step {}", step_) : ""));
   }
 
+  // From the state that rank 0 has read, if there is one.
   void go_on() {
-    const TrainState& saved = resumed_->state();
-    const std::string file = resumed_->path().string();
-    check(saved.epoch <= saved.step * config_.accumulate, "{}: {} cannot have been epoch {}", file,
+    const std::string position = from_first([&] {
+      if (!resumed_) return std::string();
+      const TrainState& s = resumed_->state();
+      return fmt::format("{} {} {} {} {}", s.step, s.epoch, s.batch, s.sample.value_or(0), s.ranks);
+    });
+    if (position.empty()) return;
+    TrainState saved;
+    if (is_first()) {
+      saved = resumed_->state();
+    } else {
+      saved.sample = 0;
+      std::istringstream(position) >> saved.step >> saved.epoch >> saved.batch >> *saved.sample >> saved.ranks;
+    }
+    const std::string file = is_first() ? resumed_->path().string() : "the state of rank 0";
+    check(saved.epoch <= saved.step * job_->order().batches, "{}: {} cannot have been epoch {}", file,
           count_of(saved.step, "step"), saved.epoch);
     try {
       seek(saved);
     } catch (const Error& e) {
       fail("{}: {}", file, e.what());
     }
-    resumed_->restore(*optimizer_);
+    if (is_first()) resumed_->restore(*optimizer_);
+    share_optimizer();
     step_ = saved.step;
+    if (saved.ranks != ranks_.count())
+      progress_.say(
+          fmt::format("The run was on {} and goes on on {}, with the same samples a step: from here on sums "
+                      "of gradients are added in another order.",
+                      count_of(saved.ranks, "device"), ranks_.count()));
+  }
+
+  // Rank 0's parameters and states, to all.
+  void share_optimizer() {
+    if (ranks_.count() == 1) return;
+    for (const auto& [name, value] : optimizer_->states()) {
+      const Tensor on_host = value.memory().on_host() ? value.detached() : value.to(host_memory());
+      ranks_.broadcast(on_host.view().data, size_t(on_host.numel()) * size_of(on_host.dtype()));
+      if (!is_first() && !value.memory().on_host()) backend_.copy(value, on_host.to(backend_.memory()));
+    }
+    optimizer_->refresh_copies();
+  }
+
+  // Where ranks were to drift apart the run would go on, and learn something else on each.
+  void check_same_weights() {
+    if (ranks_.count() == 1) return;
+    std::map<std::string, Tensor> values;
+    for (const Parameter& p : optimizer_->parameters()) values[p.name] = p.value.detached();
+    const std::vector<std::string> hashes = ranks_.exchange(sha256_of_tensors(values));
+    for (size_t rank = 1; rank < hashes.size(); ++rank)
+      check(
+          hashes[rank] == hashes[0],
+          "step {}: rank {} has other weights than rank 0; they should be the same bits: is it another kind of device?",
+          step_, rank);
   }
 
   // "120 steps of 4 pictures, in 2 batches of 2"
   std::string steps_in_words() const {
-    const int64_t batch = job_->batch_size(), batches = config_.accumulate;
+    const int64_t batch = job_->batch_size(), batches = job_->order().batches;
     const std::string item(job_->item());
-    const std::string text = fmt::format("{} of {}{}", count_of(config_.steps, "step"),
-                                         batch == config_.batch_size ? "" : "up to ", count_of(batches * batch, item));
-    return batches == 1 ? text : text + fmt::format(", in {} batches of {}", batches, batch);
+    std::string text = fmt::format("{} of {}{}", count_of(config_.steps, "step"),
+                                   batch == config_.batch_size ? "" : "up to ", count_of(batches * batch, item));
+    if (batches > 1) text += fmt::format(", in {} batches of {}", batches, batch);
+    return ranks_.count() == 1 ? text : text + fmt::format(" on {} devices", ranks_.count());
   }
 
   RunResult loop() {
     loop_began_ = last_ended_ = last_saved_ = last_result_ = Clock::now();
     loop_first_step_ = step_;
-    if (fs::exists(job_->last_file(result_at(step_)))) saved_step_ = step_;
+    if (from_first([&] { return fs::exists(job_->last_file(result_at(step_))) ? "saved" : ""; }) == "saved")
+      saved_step_ = step_;
     if (is_previewed(step_) && step_ < config_.steps) make_previews();
     while (step_ < config_.steps) {
       begin_step();
-      const bool due = is_save_due();
-      const bool stop = interrupt_.requested() && step_ < config_.steps;
-      const bool timely = !due && !stop && is_state_due();
+      const Due now = due_on_all();
+      const bool due = is_save_due(now.result);
+      const bool stop = now.stop && step_ < config_.steps;
+      const bool timely = !due && !stop && now.state;
       const bool shows = step_ < config_.steps && !stop && is_previewed(step_);
       if (due || stop || timely || shows || is_validated(step_)) end_step();
       if (due) save_checkpoint();
       if (timely) save_state_in_time();
       if (shows) make_previews();
-      if (due || timely || shows || is_validated(step_)) write_page(*log_);
+      if (is_first() && (due || timely || shows || is_validated(step_))) write_page(*log_);
       if (stop) {
         if (!due) save_state_of(state());
-        show_run(*log_);
+        if (is_first()) show_run(*log_);
         progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
                                   config_.steps, (output_ / "config.toml").string()));
         return RunResult::interrupted;
@@ -351,15 +468,28 @@ class Run {
     TrainState last = state();
     last.finished = true;
     save_state_of(last);
+    if (!is_first()) return RunResult::finished;
     show_run(*log_);
     for (const std::string& line : summary(result)) progress_.say(line);
     return RunResult::finished;
   }
 
-  // Something is saved behind this step, for later use beside the last one's result.
-  bool is_save_due() {
-    const bool timely = config_.save_every_minutes > 0 && step_ < config_.steps &&
+  // What signals and the time ask for behind this step. All ranks do the same: a signal to any of them counts for all,
+  // and the time is rank 0's.
+  struct Due {
+    bool stop, result, state;
+  };
+  Due due_on_all() {
+    const bool result = config_.save_every_minutes > 0 && step_ < config_.steps &&
                         seconds_since(last_result_) >= 60 * config_.save_every_minutes;
+    const std::vector<std::string> all =
+        ranks_.exchange({is_interrupted() ? '1' : '0', result ? '1' : '0', is_state_due() ? '1' : '0'});
+    const bool stop = std::ranges::any_of(all, [](const std::string& one) { return one[0] == '1'; });
+    return {stop, all.front()[1] == '1', all.front()[2] == '1'};
+  }
+
+  // Something is saved behind this step, for later use beside the last one's result.
+  bool is_save_due(bool timely) {
     const bool due =
         timely || (config_.save_every > 0 && step_ % config_.save_every == 0) || is_end_of(saved_epochs_, step_);
     if (due) saved_step_ = step_, last_result_ = Clock::now();
@@ -372,8 +502,7 @@ class Run {
   };
   bool is_end_of(EpochEnds& ends, int64_t step) const {
     if (ends.each == 0) return false;
-    while (ends.end < step)
-      ends.end = job_->steps(ends.epochs += ends.each);
+    while (ends.end < step) ends.end = job_->steps(ends.epochs += ends.each);
     return ends.end == step;
   }
 
@@ -381,6 +510,7 @@ class Run {
   void begin_step() {
     const TrainState before = state();
     const double lr = learning_rate(config_, step_);
+    if (fault_) fault_->strike(ranks_.rank(), step_ + 1, backend_.name());
     StepReport report = (*train_step_)(rng_, float(lr));
     ++step_;
     if (begun_) end_step();
@@ -407,10 +537,11 @@ class Run {
     for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i)
       record.part_norms.emplace_back(parts[i], skipped ? 0 : double(outcome.norms_by_part[i]));
     if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
-    if (is_validated(record.step)) {
+    if (is_first() && is_validated(record.step)) {
       record.val_loss = validation_loss();
       leave_out(Clock::now() - last_ended_);
     }
+    if (!is_first()) return;
     log_->add(record);
     report_step(record);
   }
@@ -441,23 +572,30 @@ class Run {
     std::string kept = "no state was saved";
     if (const auto step = states_.newest_step())
       kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
-    show_run(*log_);
-    fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
-         kept);
+    if (is_first()) show_run(*log_);
+    const std::vector<std::string> found = ranks_.exchange(first_not_finite(before));
+    const auto first = std::ranges::find_if(found, [](const std::string& what) { return !what.empty(); });
+    const bool has_one = first != found.end();
+    fail("{}step {}: not a finite number, first in {}; {}; a lower --lr may help",
+         has_one && ranks_.count() > 1 ? fmt::format("rank {}: ", first - found.begin()) : "", step_ + 1,
+         has_one ? *first : "the norm of all gradients, whose square overflows", kept);
   }
 
+  // Of this rank's batches; empty where there is none.
   std::string first_not_finite(const TrainState& before) {
     if (std::string found = not_finite_in_files(model_); !found.empty()) return found;
     if (std::string found = not_finite_in_values(optimizer_->parameters()); !found.empty()) return found;
     seek(before);  // and compute the step again, to watch it
     for (int64_t i = 0; i < job_->order().count; ++i)
       if (std::string found = not_finite_in_batch(*task_, rng_, optimizer_->loss_scale()); !found.empty()) return found;
-    return "the norm of all gradients, whose square overflows";
+    return {};
   }
 
   fs::path result_at(int64_t step) const { return output_ / fmt::format("{}-{:06}", config_.name, step); }
 
   fs::path save_result(const fs::path& stem) {
+    check_same_weights();
+    if (!is_first()) return {};
     check(not_finite_in_values(optimizer_->parameters()).empty(),
           "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
     optimizer_->swap_averages();
@@ -469,7 +607,7 @@ class Run {
   void save_checkpoint() {
     save_result(result_at(step_));
     save_state_of(state());
-    remove_older_results(config_);
+    if (is_first()) remove_older_results(config_);
   }
 
   // Those of a run that goes on without them stay.
@@ -483,7 +621,7 @@ class Run {
   // Before the first step, and when they are asked for; else when something is saved. The last step's come with the
   // result.
   bool is_previewed(int64_t step) {
-    if (prompts_.empty()) return false;
+    if (config_.sample_prompts.empty()) return false;
     if (step == 0) return true;
     const int64_t each = config_.sample_every, epochs = config_.sample_every_epochs;
     return (each > 0 && step % each == 0) || is_end_of(shown_epochs_, step) ||
@@ -492,13 +630,13 @@ class Run {
 
   // Of the parameters that would be saved. A failure costs the run nothing, and a signal ends them.
   void make_previews() {
-    if (previews_->has(step_)) return;
+    if (!is_first() || previews_->has(step_)) return;
     const Clock::time_point began = Clock::now();
     optimizer_->swap_averages();
     try {
       for (size_t i = 0; i < prompts_.size(); ++i)
         previews_->add(step_, i, task_->preview(i, [&](int64_t step, int64_t steps) {
-          if (interrupt_.requested()) throw Interrupted{};
+          if (is_interrupted()) throw Interrupted{};
           progress_.show(fmt::format("step {}: preview {} of {}  {}/{}", step_, i + 1, prompts_.size(), step, steps));
         }));
       previews_->draw_sheet();
@@ -517,6 +655,7 @@ class Run {
 
   // This save was not asked for: where it fails the run goes on.
   void save_state_in_time() {
+    if (!is_first()) return;
     constexpr uint64_t kHeader = uint64_t{1} << 20;
     const auto tell = [&](const std::string& why) {
       const auto step = states_.newest_step();
@@ -539,6 +678,7 @@ class Run {
   }
 
   void save_state_of(const TrainState& state) {
+    if (!is_first()) return;
     log_->sync();
     states_.save(state, *optimizer_);
     last_saved_ = Clock::now();
@@ -552,6 +692,8 @@ class Run {
             .batch = batches.batch(),
             .sample = is_older ? std::nullopt : std::optional(batches.sample()),
             .rng = is_older ? rng_.positions() : std::map<std::string, uint64_t>(),
+            .batches = job_->order().batches,
+            .ranks = ranks_.count(),
             .fingerprint = fingerprint_,
             .settings = settings_};
   }
@@ -584,6 +726,7 @@ class Run {
     return config_.name + ": " + what +
            fs::path(config_.model.empty() ? config_.transformer : config_.model).filename().string();
   }
+  bool is_interrupted() const { return interrupt_ && interrupt_->requested(); }
   bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_folder() const { return output_ / "state"; }
   fs::path data_list() const { return state_folder() / "dataset.sha256"; }
@@ -592,7 +735,8 @@ class Run {
 
   Progress setup_progress() {
     return [this](const std::string& what, size_t done, size_t total) {
-      if (interrupt_.requested()) throw Interrupted{};
+      if (is_interrupted()) throw Interrupted{};
+      ranks_.check();
       progress_.show(fmt::format("{}: {} of {}", what, done, total), done == total);
     };
   }
@@ -634,6 +778,9 @@ class Run {
 
   TrainConfig config_;
   Checkpoint model_;
+  Ranks& ranks_;
+  RankWatch watch_;
+  const std::optional<Fault> fault_ = Fault::from_environment();
   fs::path output_;
   StateFolder states_;
   Backend& backend_;
@@ -648,6 +795,7 @@ class Run {
 
   std::unique_ptr<Task> task_;
   std::optional<Optimizer> optimizer_;
+  std::optional<RankSums> sums_;
   std::optional<TrainStep> train_step_;
   std::optional<RunLog> log_;
   std::vector<SamplePrompt> prompts_;
@@ -665,7 +813,7 @@ class Run {
   std::optional<Begun> begun_;
   Clock::time_point last_ended_;
 
-  Interrupt interrupt_;
+  std::optional<Interrupt> interrupt_;  // none on a thread beside the main one
   ProgressLine progress_;
   Clock::time_point loop_began_, last_saved_, last_result_;
   int64_t saved_step_ = 0;  // behind which a result was saved last
@@ -677,12 +825,28 @@ class Run {
 }  // namespace
 
 RunResult train(TrainConfig config, const Checkpoint& model) {
+  Ranks alone;
+  return train(std::move(config), model, alone);
+}
+
+RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool takes_signals) try {
   resolve(config);
-  check_elsewhere(model.path(), fs::path(config.output) / config.name);
-  check_not_written(config.output);
-  check_output(config);
-  check_apart(config, model);
-  return Run(std::move(config), model)();
+  if (ranks.is_first()) {
+    check_elsewhere(model.path(), fs::path(config.output) / config.name);
+    check_not_written(config.output);
+    check_output(config);
+    check_apart(config, model);
+  }
+  return Run(std::move(config), model, ranks, takes_signals)();
+} catch (const RankError&) {
+  throw;
+} catch (const UsageError& e) {
+  ranks.fail(e.what());
+  throw;
+} catch (const std::exception& e) {
+  if (ranks.count() == 1) throw;
+  ranks.fail(e.what());
+  throw Error(ranks.failure().value_or(e.what()));  // with the rank and its machine
 }
 
 }  // namespace wick

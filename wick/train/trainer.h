@@ -14,6 +14,7 @@
 
 #include <filesystem>
 
+#include "wick/ranks/ranks.h"
 #include "wick/train/config.h"
 
 namespace wick {
@@ -22,5 +23,9 @@ enum class RunResult { finished, interrupted };
 
 // `model` is that of model_files(config), its name resolved. Throws Error where the run cannot start or go on.
 RunResult train(TrainConfig config, const Checkpoint& model);
+// One of several ranks that call this with the same settings, each on its own device. Rank 0 alone writes to `output`,
+// but for caches of encodings, of which each rank makes a share. A rank that does not run on the main thread takes no
+// signals; a signal to one stops all behind the same step.
+RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool takes_signals = true);
 
 }  // namespace wick

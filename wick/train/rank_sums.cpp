@@ -1,0 +1,34 @@
+#include "wick/train/rank_sums.h"
+
+#include <exception>
+#include <string>
+
+namespace wick {
+
+RankSums::RankSums(Ranks& ranks, RankWatch& watch, Backend& backend) : ranks_(ranks), watch_(watch) {
+  if (ranks.count() == 1) return;
+  const std::string id = ranks.exchange(ranks.is_first() ? backend.collective_id() : "").front();
+  if (!id.empty()) collective_ = backend.join_collective(id, ranks.rank(), ranks.count());
+  check(collective_ || backend.memory().on_host(), "{}: this device has no collectives", backend.name());
+  if (collective_) watch_.set_abort([this] { collective_->abort(); });
+}
+
+RankSums::~RankSums() {
+  watch_.set_abort({});
+  if (collective_ && (ranks_.failure() || std::uncaught_exceptions() > 0)) collective_->abort();
+}
+
+void RankSums::add(const Tensor& x) {
+  check(x.dtype() == DType::f32 && x.contiguous(), "RankSums: expected contiguous f32, found {} {}", name_of(x.dtype()),
+        x.shape());
+  if (collective_)
+    collective_->sum(x);
+  else
+    ranks_.sum(x.detached().data<float>(), size_t(x.numel()));
+}
+
+void RankSums::join() {
+  if (collective_) collective_->join();
+}
+
+}  // namespace wick

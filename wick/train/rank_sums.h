@@ -1,0 +1,31 @@
+// Sums over the ranks of a run: by the device's own collectives, or from the host's memory over TCP.
+#pragma once
+
+#include <memory>
+
+#include "wick/backend/backend.h"
+#include "wick/train/rank_watch.h"
+
+namespace wick {
+
+class RankSums {
+ public:
+  // Returns once all ranks have made theirs. Where `ranks` is alone, nothing is summed.
+  RankSums(Ranks& ranks, RankWatch& watch, Backend& backend);
+  // All ranks end theirs together, unless one has failed.
+  ~RankSums();
+  RankSums(const RankSums&) = delete;
+  RankSums& operator=(const RankSums&) = delete;
+
+  // x, contiguous f32, becomes the sum over all ranks, the same bits on each: on a device behind what was enqueued
+  // before, and for what is enqueued behind join().
+  void add(const Tensor& x);
+  void join();
+
+ private:
+  Ranks& ranks_;
+  RankWatch& watch_;
+  std::unique_ptr<Collective> collective_;
+};
+
+}  // namespace wick
