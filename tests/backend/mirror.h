@@ -113,6 +113,7 @@ class Mirror final : public Backend {
   void cross_entropy(View loss, View dlogits, View logits, View targets) override {
     run<&Backend::cross_entropy>(loss, dlogits, logits, targets);
   }
+  void copy_many(const std::vector<Copied>& all, bool add) override { run<&Backend::copy_many>(all, add); }
   void mse(View loss, View a, View b) override { run<&Backend::mse>(loss, a, b); }
   void mse_backward(View da, View dloss, View a, View b) override { run<&Backend::mse_backward>(da, dloss, a, b); }
   void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override {
@@ -196,6 +197,10 @@ class Mirror final : public Backend {
   template <class F>
   static void each(F f, AttentionGradients& g) {
     each_of(f, g.dq, g.dk, g.dv, g.dy);
+  }
+  template <class F>
+  static void each(F f, Copied& c) {
+    each_of(f, c.y, c.x);
   }
   template <class F>
   static void each(F f, Dropout& d) {

@@ -45,6 +45,7 @@ void Grads::add(const Input& x, Tensor dx) {
     total.backend().binary(Binary::add, total, entry.grad, dx);
     entry = {std::move(total), true};
   }
+  if (watcher_) watcher_(x.id);
 }
 
 Tensor Grads::at(uint64_t id) const {

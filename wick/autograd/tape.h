@@ -66,6 +66,8 @@ class Grads {
   Tensor operator[](const Tensor& x) const { return at(x.id()); }
   Tensor at(uint64_t id) const;
   Tensor take(uint64_t id);  // the same, and forgets it
+  // Tells `watcher` of every addend, behind its adding, by the identity of the tensor whose gradient it is a part of.
+  void watch(std::function<void(uint64_t id)> watcher) { watcher_ = std::move(watcher); }
 
  private:
   struct Entry {
@@ -73,6 +75,7 @@ class Grads {
     bool owned = false;  // made here by adding, so it may be added to in place
   };
   std::unordered_map<uint64_t, Entry> entries_;
+  std::function<void(uint64_t)> watcher_;
 };
 
 using Backward = std::function<void(const Tensor& dy, Grads& grads)>;

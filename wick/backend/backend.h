@@ -292,6 +292,11 @@ class Collective {
   virtual void abort() noexcept = 0;
 };
 
+// One of many tensors that are copied at once: f32, and y contiguous, of x's shape. No two y overlap, nor any x.
+struct Copied {
+  View y, x;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -405,6 +410,7 @@ class Backend {
 
   virtual void affine(View y, View x, float scale, float shift) = 0;  // y = scale * x + shift; y may be x
   virtual void accumulate(View y, View x, float scale) = 0;           // y += scale * x; the same shape
+  virtual void copy_many(const std::vector<Copied>& all, bool add) = 0;  // y = x, or y += x, of each
   virtual void softmax(View y, View x) = 0;                           // over the last axis
   virtual void softmax_backward(View dx, View dy, View y) = 0;
   // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel

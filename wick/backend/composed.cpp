@@ -272,6 +272,15 @@ void ComposedBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
   scatter_rows(a.values, a.v, a.rows);
 }
 
+void ComposedBackend::copy_many(const std::vector<Copied>& all, bool add) {
+  for (const auto& [y, x] : all) {
+    if (add)
+      accumulate(y, x, 1);
+    else
+      copy(y, x);
+  }
+}
+
 void ComposedBackend::mse(View loss, View a, View b) {
   sum_of_squares(loss, {difference(*this, a, b)});
   affine(loss, loss, float(1.0 / double(a.numel())), 0);

@@ -28,6 +28,7 @@ class ComposedBackend : public Backend {
   void qk_norm_rope(const QkNormRopeArgs& a) override;
   void qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) override;
   void rope_into_cache(const RopeIntoCacheArgs& a) override;
+  void copy_many(const std::vector<Copied>& all, bool add) override;
   void mse(View loss, View a, View b) override;
   void mse_backward(View da, View dloss, View a, View b) override;
 };

@@ -153,6 +153,7 @@ class CountingBackend final : public Backend {
   void rope_into_cache(const RopeIntoCacheArgs& a) override;
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
+  void copy_many(const std::vector<Copied>&, bool) override {}
   void mse_backward(View, View, View, View) override {}
   void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View) override;
   void sum_of_squares(View, const std::vector<View>&) override {}

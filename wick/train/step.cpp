@@ -6,15 +6,6 @@
 #include "wick/ops/shape.h"
 
 namespace wick {
-namespace {
-
-int64_t numel(const std::vector<Parameter>& parameters) {
-  int64_t sum = 0;
-  for (const Parameter& p : parameters) sum += p.value.numel();
-  return sum;
-}
-
-}  // namespace
 
 StepOutcome StepReport::wait() const {
   const float* values = static_cast<const float*>(bytes_->data());
@@ -35,77 +26,46 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, b
     : task_(task),
       optimizer_(optimizer),
       order_(order),
-      ranks_(ranks),
       backend_(optimizer.parameters().front().value.backend()),
       recorder_(backend_, graph) {
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
   report_ = zeros({1 + optimizer.sums_by_part().numel() + optimizer.scalars().numel()}, DType::f32, memory);
-  if (order_.batches > 1) {
-    const int64_t count = numel(optimizer.parameters());
-    sums_ = zeros({count + 1}, DType::f32, memory);
-    loss_ = sums_.window({1}, {1}, count);
-  } else {
-    loss_ = zeros({1}, DType::f32, memory);
-  }
+  if (order_.batches > 1) sums_.emplace(optimizer.parameters(), ranks);
+  loss_ = sums_ ? sums_->loss() : zeros({1}, DType::f32, memory);
 }
 
 StepReport TrainStep::operator()(TrainRng& rng, float lr) {
   optimizer_.set(lr, 1 / float(order_.batches));
-  if (order_.count == 1) {
-    recorder_.run("step", task_.next_batch(rng), [this](const NamedTensors& batch) {
-      begin();
-      if (!sums_) return finish(backward(batch));
-      add_to_sums(backward(batch));
-      finish(sums_of_all());
-    });
-  } else {
-    begin();
-    for (int64_t i = 0; i < order_.count; ++i)
-      recorder_.run("batch", task_.next_batch(rng),
-                    [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
-    recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums_of_all()); });
+  using Place = GradientBuffer::Place;
+  if (order_.count > 1) sums_->clear();
+  for (int64_t i = 1; i <= order_.count; ++i) {
+    const Place place = order_.count == 1 ? Place::alone : i < order_.count ? Place::before_others : Place::last;
+    constexpr const char* kNames[] = {"step", "batch", "last batch"};
+    recorder_.run(kNames[size_t(place)], task_.next_batch(rng),
+                  [=, this](const NamedTensors& batch) { add(batch, place); });
   }
   return {backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)), optimizer_.kind(),
           optimizer_.part_names().size()};
 }
 
-void TrainStep::begin() { backend_.fill(sums_ ? sums_ : loss_, 0); }
+// A batch of a step, and behind the last one the update.
+void TrainStep::add(const NamedTensors& batch, GradientBuffer::Place place) {
+  Grads grads;
+  if (place == GradientBuffer::Place::alone) backend_.fill(loss_, 0);
+  if (sums_) sums_->begin(grads, shapes_of(batch), place);
+  backward(batch, grads);
+  if (sums_) sums_->end(grads);
+  if (place != GradientBuffer::Place::before_others) finish(sums_ ? sums_->sums() : grads);
+}
 
-Grads TrainStep::backward(const NamedTensors& batch) {
+void TrainStep::backward(const NamedTensors& batch, Grads& grads) {
   Tape tape;
   const Tensor loss = task_.loss(batch);
   backend_.accumulate(loss_, loss.detached(), 1 / float(order_.batches));
   // 0 unless the loss is not finite: then no gradient is either, and the optimizer stands still.
   const Tensor zero = loss.detached() * 0.0f;
-  Grads grads;
   tape.backward(loss, zero + optimizer_.loss_scale(), grads);
-  return grads;
-}
-
-void TrainStep::add_to_sums(const Grads& grads) {
-  const Grads all = sums();
-  for (const Parameter& p : optimizer_.parameters())
-    if (const Tensor grad = grads[p.value]) backend_.accumulate(all[p.value], grad, 1);
-}
-
-Grads TrainStep::sums_of_all() {
-  if (ranks_) {
-    ranks_->add(sums_);
-    ranks_->join();
-  }
-  return sums();
-}
-
-// Windows of sums_, each under its parameter's identity.
-Grads TrainStep::sums() const {
-  Grads grads;
-  int64_t begin = 0;
-  for (const Parameter& p : optimizer_.parameters()) {
-    grads.add(p.value, sums_.window(p.value.shape(), contiguous_strides(p.value.shape()), begin));
-    begin += p.value.numel();
-  }
-  return grads;
 }
 
 void TrainStep::finish(const Grads& grads) {

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "wick/ops/recorder.h"
+#include "wick/train/gradient_buffer.h"
 #include "wick/train/optimizer.h"
-#include "wick/train/rank_sums.h"
 #include "wick/train/task.h"
 
 namespace wick {
@@ -41,21 +41,17 @@ class TrainStep {
   StepReport operator()(TrainRng& rng, float lr);
 
  private:
-  Grads backward(const NamedTensors& batch);
-  void add_to_sums(const Grads& grads);
-  Grads sums() const;
-  Grads sums_of_all();
-  void begin();
+  void add(const NamedTensors& batch, GradientBuffer::Place place);
+  void backward(const NamedTensors& batch, Grads& grads);
   void finish(const Grads& grads);
 
   Task& task_;
   Optimizer& optimizer_;
   StepOrder order_;
-  RankSums* ranks_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
   Tensor report_;  // [1 + parts + scalars]: the loss, and the optimizer's
-  Tensor sums_;  // of gradients, all parameters concatenated, and behind them the loss; empty where a step is one batch
+  std::optional<GradientBuffer> sums_;  // none where a step is one batch
   Recorder recorder_;
 };
 

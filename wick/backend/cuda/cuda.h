@@ -44,6 +44,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
 
   // moving and making data
   void copy(View y, View x) override;
+  void copy_many(const std::vector<Copied>& all, bool add) override;
   void fill(View y, float value) override;
   void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) override;
   void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) override;

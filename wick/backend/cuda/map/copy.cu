@@ -1,10 +1,13 @@
 // Copies between layouts and dtypes.
 #include <bit>
 #include <cassert>
+#include <deque>
 
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/linear/blocks.h"
 #include "wick/backend/cuda/map/map.cuh"
+#include "wick/backend/cuda/map/slots.cuh"
+#include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
@@ -271,7 +274,40 @@ uint4 repeated_value(DType dtype, float value) {
   }
 }
 
+// ---- many tensors at once
+
+struct CopySlot {
+  float* y;
+  const float* x;
+  int64_t numel;
+};
+
+template <bool kAdd>
+__global__ void __launch_bounds__(kThreads) copy_slots(const __grid_constant__ SlotTable<CopySlot> table) {
+  const auto [slot, begin, end] = part_of(table, blockIdx.x);
+  const bool fours = (reinterpret_cast<uintptr_t>(slot.y) | reinterpret_cast<uintptr_t>(slot.x)) % sizeof(float4) == 0;
+  const int64_t whole = fours ? end - (end - begin) % 4 : begin;
+#pragma unroll 4
+  for (int64_t i = begin + 4 * threadIdx.x; i < whole; i += 4 * kThreads) {
+    float4 v = *reinterpret_cast<const float4*>(slot.x + i);
+    float4& y = *reinterpret_cast<float4*>(slot.y + i);
+    if (kAdd) v = {y.x + v.x, y.y + v.y, y.z + v.z, y.w + v.w};
+    y = v;
+  }
+  for (int64_t i = whole + threadIdx.x; i < end; i += kThreads) slot.y[i] = kAdd ? slot.y[i] + slot.x[i] : slot.x[i];
+}
+
 }  // namespace
+
+void CudaBackend::copy_many(const std::vector<Copied>& all, bool add) {
+  std::deque<DenseInput> inputs;
+  std::vector<CopySlot> slots;
+  for (const auto& [y, x] : all)
+    slots.push_back({y.as<float>(), inputs.emplace_back(*this, x, DType::f32).as<float>(), y.numel()});
+  in_tables(slots, [&](const SlotTable<CopySlot>& table) {
+    launch("copy_many", stream_, {table.blocks, kThreads}, add ? copy_slots<true> : copy_slots<false>, table);
+  });
+}
 
 void CudaBackend::copy(View to, View from) {
   if (is_quantized(to.dtype) || is_quantized(from.dtype)) return copy_quantized(*this, to, from);
