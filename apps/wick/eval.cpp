@@ -12,6 +12,7 @@
 #include "text_flags.h"
 #include "validators.h"
 #include "wick/io/count.h"
+#include "wick/pipelines/devices.h"
 #include "wick/train/finite.h"
 #include "wick/train/text_batch.h"
 
@@ -41,6 +42,22 @@ void print_result(const EvalArguments& a, double loss, int64_t counted, int64_t 
   }
 }
 
+// Summed in the order of batches, whichever devices have them: the same bits on any number.
+double loss_on_all(const EvalArguments& a, const std::filesystem::path& path, const std::vector<TextDocument>& pieces,
+                   int64_t context, int64_t row_length) {
+  cli::TextFlags flags;
+  flags.held = a.held;
+  const std::vector<std::string> devices = a.run_on.devices();
+  std::vector<std::vector<double>> losses(devices.size());
+  on_threads(devices.size(), [&](size_t i) {
+    const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on.on(devices[i]), context);
+    losses[i] = losses_of_batches(opened.language.model, pieces, row_length, a.batch_size, i, devices.size());
+  });
+  double sum = 0;
+  for (size_t batch = 0; batch < losses.front().size(); ++batch) sum += losses[batch % devices.size()][batch];
+  return sum;
+}
+
 void run_eval(const EvalArguments& a) {
   constexpr int64_t kContext = 2048;
   check_usage(a.context == 0 || a.stride < a.context, "--stride: expected less than the {} of --context, found {}",
@@ -60,10 +77,7 @@ void run_eval(const EvalArguments& a) {
     for (TextDocument& piece : windows(document, context, stride))
       if (piece.counted() > 0) pieces.push_back(std::move(piece));
 
-  cli::TextFlags flags;
-  flags.held = a.held;
-  const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on, context);
-  const double sum = total_loss(opened.language.model, pieces, std::min(context, data.longest), a.batch_size);
+  const double sum = loss_on_all(a, path, pieces, context, std::min(context, data.longest));
   if (!std::isfinite(sum)) {
     const std::string where = not_finite_in_files(path);
     fail("{}: the loss is not a finite number{}{}", path.string(),
@@ -96,6 +110,7 @@ void add_eval_command(CLI::App& app) {
       ->transform(cli::integer_in(1, 65536));
   cli::add_chat_template(*command, a->chat_template);
   a->run_on.add_flags(*command);
+  a->run_on.add_gpus(*command, "Share the texts among several CUDA devices: how many, all, or their numbers");
   a->held.add_flags(*command);
   cli::begin_group(*command, "Output");
   command->add_flag("--json", a->json, "Print the result as one JSON object");

@@ -9,6 +9,7 @@
 #include "validators.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/devices.h"
 #include "wick/pipelines/weight_flags.h"
 
 namespace wick::cli {
@@ -29,6 +30,18 @@ void RunOn::add_flags(CLI::App& command) {
   CLI::Option* bf16 = command.add_flag("--bf16", bf16_, "Weights in bf16, and on a device all arithmetic on them");
   command.add_flag("--fp16", fp16_, "Likewise in fp16")->excludes(bf16);
   command.add_flag("--tf32", tf32_, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
+}
+
+void RunOn::add_gpus(CLI::App& command, const std::string& help) {
+  begin_group(command, kDeviceGroup);
+  command.add_option("--gpus", gpus_, help)->type_name("N|all|0,2")->check(not_empty());
+}
+
+std::vector<std::string> RunOn::devices() const {
+  if (gpus_.empty()) return {device_};
+  check_usage(device_ == "auto" || device_ == "cuda", "--gpus {} and --device {}: expected one of them", gpus_,
+              device_);
+  return devices_of(gpus_);
 }
 
 void ModelArguments::add_flags(CLI::App& command, const std::string& help) {

@@ -22,10 +22,20 @@ class RunOn {
  public:
   static constexpr const char* kFlags[] = {"--device", "--bf16", "--fp16", "--tf32"};
   void add_flags(CLI::App& command);
+  void add_gpus(CLI::App& command, const std::string& help);  // --gpus
+  // Opened for the thread that asks.
   Backend& backend() const {
-    Backend& opened = open_backend(device_);
+    Backend& opened = open_backend(devices().front());
     opened.allow_tf32(tf32_);
     return opened;
+  }
+  // Those of --gpus, or the one of --device.
+  std::vector<std::string> devices() const;
+  RunOn on(const std::string& device) const {
+    RunOn one = *this;
+    one.device_ = device;
+    one.gpus_.clear();
+    return one;
   }
   DType dtype() const { return asked_dtype().value_or(DType::f32); }
   std::optional<DType> asked_dtype() const {  // none where no flag is given
@@ -33,7 +43,7 @@ class RunOn {
   }
 
  private:
-  std::string device_ = "auto";
+  std::string device_ = "auto", gpus_;
   bool bf16_ = false, fp16_ = false, tf32_ = false;
 };
 

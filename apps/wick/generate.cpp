@@ -24,6 +24,7 @@ std::vector<int64_t> prompt_ids(const GenerateArguments& a, const Tokenizer& tok
 }
 
 void generate_text(const GenerateArguments& a, const std::filesystem::path& model) {
+  check_usage(a.run_on.devices().size() == 1, "--gpus: pictures are shared among devices; a text has one");
   check_usage(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
               a.prompts.size(), a.seeds.size());
   check_usage(a.chat || a.text.chat_template == ChatTemplate::kAuto, "--chat-template: expected --chat with it");
@@ -133,6 +134,7 @@ void add_generate_command(CLI::App& app) {
   text("--until-full", a->until_full, "A full context ends the text, instead of being an error beforehand");
   text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
   a->run_on.add_flags(*command);
+  a->run_on.add_gpus(*command, "Share the pictures among several CUDA devices: how many, all, or their numbers");
   a->text.held.add_flags(*command);
   a->picture_flags.emplace_back("--stream-text-encoder");
   command

@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "wick/io/quote.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/component.h"
+#include "wick/pipelines/devices.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
@@ -347,15 +349,51 @@ std::vector<size_t> places_of(const GenerateArguments& a, size_t starts, size_t 
   return places;
 }
 
-// A batch's pictures are delivered while the next batch is drawn. `model` has none of its parts loaded.
+// Pictures that several devices draw, delivered in their order.
+class InOrder {
+ public:
+  InOrder(size_t count, std::function<void(Image)> deliver) : waiting_(count), deliver_(std::move(deliver)) {}
+
+  void add(size_t index, Image picture) {
+    const std::lock_guard lock(mutex_);
+    waiting_[index] = std::move(picture);
+    for (; next_ < waiting_.size() && waiting_[next_]; ++next_) deliver_(*std::exchange(waiting_[next_], std::nullopt));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::optional<Image>> waiting_;
+  size_t next_ = 0;
+  std::function<void(Image)> deliver_;
+};
+
+// The batches of one device of several.
+struct DeviceShare {
+  std::string device;
+  size_t first = 0, every = 1;
+};
+
+int64_t pictures_of(const DeviceShare& share, const TextToImage::Batch& all, int64_t batch_size) {
+  int64_t count = 0;
+  size_t batch = 0;
+  for (auto first = all.begin(), end = first; first != all.end(); first = end, ++batch) {
+    end = TextToImage::end_of_batch(first, all.end(), batch_size);
+    if (batch % share.every == share.first) count += end - first;
+  }
+  return count;
+}
+
+// A batch's pictures are delivered, by their numbers, while the next batch is drawn. `model` has none of its parts
+// loaded.
 void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Holding& held,
           const std::vector<std::vector<LoraFile>>& lora_sets, const std::optional<Image>& init,
-          std::vector<ImageRequest> requests, Progress& progress, const std::function<void(Image)>& deliver) {
+          std::vector<ImageRequest> requests, const DeviceShare& share, Progress* progress,
+          const std::function<void(size_t, Image)>& deliver) {
   Adapter adapter(model->lora().names, lora_sets);
   const DiffusionOptions options{.dtype = dtype_of(a),
                                  .quantization = quantization_of(held),
                                  .adapter = &adapter,
-                                 .backend = &a.run_on.backend(),
+                                 .backend = &a.run_on.on(share.device).backend(),
                                  .block_schedule = held.block_schedule(),
                                  .stream_text_encoder = held.stream_text_encoder};
   if (init) {
@@ -368,22 +406,25 @@ void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Ho
   }
   TextToImage text_to_image = TextToImage::load(*model, options, requests, a.picture.batch_size);
   const std::string quantized = model->denoiser_weights().describe_quantized();
-  if (!quantized.empty()) fmt::print("The {} in {}.\n", model->denoiser_in_words(), quantized);
+  if (progress && !quantized.empty()) fmt::print("The {} in {}.\n", model->denoiser_in_words(), quantized);
   std::vector<TextToImage::Pending> last;
+  size_t number_of_last = 0;
   const auto deliver_last = [&] {
-    for (const TextToImage::Pending& picture : last) deliver(picture.wait());
+    for (const TextToImage::Pending& picture : last) deliver(number_of_last++, picture.wait());
     last.clear();
   };
   const TextToImage::Batch& all = requests;
-  for (auto first = all.begin(); first != all.end();) {
-    const auto end = TextToImage::end_of_batch(first, all.end(), a.picture.batch_size);
-    progress.begin_batch(end - first);
+  size_t batch = 0;
+  for (auto first = all.begin(), end = first; first != all.end(); first = end, ++batch) {
+    end = TextToImage::end_of_batch(first, all.end(), a.picture.batch_size);
+    if (batch % share.every != share.first) continue;
+    if (progress) progress->begin_batch(end - first);
     std::vector<TextToImage::Pending> pictures = text_to_image.draw({first, end}, [&](int64_t step) {
-      progress.step(step);
+      if (progress) progress->step(step);
       deliver_last();
     });
     last = std::move(pictures);
-    first = end;
+    number_of_last = size_t(first - all.begin());
   }
   deliver_last();
 }
@@ -474,10 +515,19 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   a.settings.print_notes();
   for (const std::string& remark : remarks.get()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
-    Progress progress(int64_t(requests.size()), a.picture.batch_size,
-                      request.sampling.steps - request.sampling.skipped);
-    draw(a, std::move(model), held, lora_sets, init, requests, progress,
-         [&](Image image) { output->take(std::move(image)); });
+    const std::vector<std::string> devices = a.run_on.devices();
+    const int64_t count = pictures_of({devices[0], 0, devices.size()}, requests, a.picture.batch_size);
+    if (devices.size() > 1)
+      fmt::print("{} are shared among {} devices: the lines are about {} on {}.\n",
+                 count_of(requests.size(), "picture"), devices.size(), count, devices[0]);
+    Progress progress(count, a.picture.batch_size, request.sampling.steps - request.sampling.skipped);
+    InOrder in_order(requests.size(), [&](Image image) { output->take(std::move(image)); });
+    on_threads(devices.size(), [&](size_t i) {
+      std::unique_ptr<Diffusion> own = i == 0 ? std::move(model) : open_diffusion(folder, a.picture.reading);
+      if (i > 0) own->read_tokenizers();
+      draw(a, std::move(own), held, lora_sets, init, requests, {devices[i], i, devices.size()},
+           i == 0 ? &progress : nullptr, [&](size_t number, Image image) { in_order.add(number, std::move(image)); });
+    });
   }
   for (const std::filesystem::path& file : output->finish()) fmt::print("{}\n", printable(file.string()));
 }

@@ -1,8 +1,8 @@
 // The gradients of a step, summed over its batches and ranks, in one flat buffer. In the last batch of a step parts of
 // the buffer are summed over the ranks while backward still runs: a part as soon as its gradients are complete.
 //
-// Parameters lie in the order in which the first backward completed their gradients, and parts are summed in the order of
-// their offsets, so that all ranks sum the same elements in the same order, whatever their batches.
+// Parameters lie in the order in which the first backward completed their gradients, and parts are summed in the order
+// of their offsets, so that all ranks sum the same elements in the same order, whatever their batches.
 #pragma once
 
 #include <cstdint>

@@ -7,10 +7,6 @@
 
 namespace wick {
 
-// The devices of --gpus, by rank; none where the run is to have one device. Throws UsageError where the text makes no
-// sense, and Error where a device is not there.
-std::vector<std::string> devices_of(const TrainConfig& config);
-
 // train() on this process's share of the devices that the launcher's variables or --gpus say; alone without either. An
 // error is that of the rank that failed first, with its number and machine.
 RunResult train_on_ranks(TrainConfig config, const Checkpoint& model);

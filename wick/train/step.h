@@ -49,8 +49,8 @@ class TrainStep {
   Optimizer& optimizer_;
   StepOrder order_;
   Backend& backend_;
-  Tensor loss_;    // [1], the mean over the batches of a step
-  Tensor report_;  // [1 + parts + scalars]: the loss, and the optimizer's
+  Tensor loss_;                         // [1], the mean over the batches of a step
+  Tensor report_;                       // [1 + parts + scalars]: the loss, and the optimizer's
   std::optional<GradientBuffer> sums_;  // none where a step is one batch
   Recorder recorder_;
 };

@@ -48,19 +48,26 @@ int64_t counted(const std::vector<TextDocument>& documents, const std::vector<Pa
 
 double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
                   int64_t batch_size) {
+  const std::vector<double> losses = losses_of_batches(model, documents, row_length, batch_size);
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
+std::vector<double> losses_of_batches(const Llama& model, const std::vector<TextDocument>& documents,
+                                      int64_t row_length, int64_t batch_size, size_t first, size_t every) {
   std::vector<int64_t> lengths;
   for (const TextDocument& d : documents) lengths.push_back(d.size());
   std::vector<size_t> order(documents.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const std::vector<PackedRow> rows = first_fit(order, lengths, row_length);
-  double sum = 0;
-  for (size_t begin = 0; begin < rows.size(); begin += size_t(batch_size)) {
-    const size_t end = std::min(rows.size(), begin + size_t(batch_size));
+  const size_t size = size_t(batch_size), count = (rows.size() + size - 1) / size;
+  std::vector<double> losses(count, 0.0);
+  for (size_t i = first; i < count; i += every) {
+    const size_t begin = i * size, end = std::min(rows.size(), begin + size);
     const std::vector<PackedRow> some(rows.begin() + std::ptrdiff_t(begin), rows.begin() + std::ptrdiff_t(end));
     const PackedBatch batch = pack(documents, some, row_length, 1, model.config(), *model.place().memory);
-    sum += double(model.loss(model(batch.ids, batch.plan), batch.targets).item());
+    losses[i] = double(model.loss(model(batch.ids, batch.plan), batch.targets).item());
   }
-  return sum;
+  return losses;
 }
 
 std::vector<TextDocument> windows(const TextDocument& document, int64_t length, int64_t stride) {

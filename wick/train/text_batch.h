@@ -27,6 +27,10 @@ int64_t counted(const std::vector<TextDocument>& documents, const std::vector<Pa
 // The summed cross-entropy of all counted tokens, in nats, in rows of row_length tokens, batch_size rows at a time.
 double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
                   int64_t batch_size);
+// The same of each batch, so that several devices may share them: this one's are `first` and each `every`-th behind it,
+// and the others' are 0.
+std::vector<double> losses_of_batches(const Llama& model, const std::vector<TextDocument>& documents,
+                                      int64_t row_length, int64_t batch_size, size_t first = 0, size_t every = 1);
 
 // Splits a document into windows of at most `length` tokens, `stride` < length apart. A counted token counts once: in
 // the first window in which a token precedes it.

@@ -1,0 +1,81 @@
+#include "wick/pipelines/devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <string_view>
+#include <thread>
+
+#include "wick/backend/registry.h"
+#include "wick/io/count.h"
+
+namespace wick {
+namespace {
+
+int cuda_devices() {
+  const BackendReport report = cuda_report();
+  check(report.problem.empty(), "--gpus: {}; `wick doctor` shows what was found", report.problem);
+  return int(report.devices.size());
+}
+
+int number_in(std::string_view text, const std::string& whole) {
+  int number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  check_usage(error == std::errc{} && end == text.data() + text.size() && number >= 0,
+              "--gpus: expected a number of devices, all, or their numbers as 0,2, found '{}'", whole);
+  return number;
+}
+
+std::vector<int> numbers_of(const std::string& gpus) {
+  std::vector<int> numbers;
+  if (gpus == "all" || gpus.find(',') == gpus.npos) {
+    const int count = gpus == "all" ? cuda_devices() : number_in(gpus, gpus);
+    check_usage(count > 0, "--gpus: expected at least 1, found {}", gpus);
+    for (int i = 0; i < count; ++i) numbers.push_back(i);
+    return numbers;
+  }
+  for (size_t begin = 0; begin <= gpus.size();) {
+    const size_t end = std::min(gpus.find(',', begin), gpus.size());
+    const int number = number_in(std::string_view(gpus).substr(begin, end - begin), gpus);
+    check_usage(std::ranges::count(numbers, number) == 0, "--gpus {}: device {} is there twice", gpus, number);
+    numbers.push_back(number);
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<std::string> devices_of(const std::string& gpus) {
+  std::vector<std::string> devices;
+  if (gpus.empty()) return devices;
+  const std::vector<int> numbers = numbers_of(gpus);
+  const int count = cuda_devices();
+  for (const int number : numbers) {
+    check(number < count, "--gpus {}: there {} {}; `wick doctor` lists them", gpus, count == 1 ? "is" : "are",
+          count_of(count, "CUDA device"));
+    devices.push_back(fmt::format("cuda:{}", number));
+  }
+  return devices;
+}
+
+void on_threads(size_t count, const std::function<void(size_t)>& f) {
+  std::vector<std::exception_ptr> errors(count);
+  const auto run = [&](size_t i) {
+    try {
+      f(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < count; ++i) others.emplace_back(run, i);
+  run(0);
+  for (std::thread& other : others) other.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace wick
