@@ -141,8 +141,8 @@ class Run {
     const int64_t batches =
         before.empty() || is_older ? config_.accumulate * ranks_.count() : int64_t(std::stoll(before));
     check(batches >= ranks_.count(),
-          "--resume: a step of the run in {} has {}; expected at most as many devices, found {}", output_.string(),
-          count_of(batches, "batch"), ranks_.count());
+          "--resume: a step of the run in {} has {} {}; expected at most as many devices, found {}", output_.string(),
+          batches, batches == 1 ? "batch" : "batches", ranks_.count());
     StepOrder order = StepOrder::of(batches, ranks_.rank(), ranks_.count());
     order.is_older = is_older;
     job_->set_order(order);
@@ -569,15 +569,17 @@ class Run {
     progress_.close();
     step_ = before.step;
     if (step_ > 0 && not_finite_in_values(optimizer_->parameters()).empty()) save_state_of(before);
-    std::string kept = "no state was saved";
-    if (const auto step = states_.newest_step())
-      kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
+    const std::string kept = from_first([&] {
+      const auto step = states_.newest_step();
+      return step ? fmt::format("the state of step {} is kept in {}", *step, state_folder().string())
+                  : "no state was saved";
+    });
     if (is_first()) show_run(*log_);
     const std::vector<std::string> found = ranks_.exchange(first_not_finite(before));
     const auto first = std::ranges::find_if(found, [](const std::string& what) { return !what.empty(); });
     const bool has_one = first != found.end();
-    fail("{}step {}: not a finite number, first in {}; {}; a lower --lr may help",
-         has_one && ranks_.count() > 1 ? fmt::format("rank {}: ", first - found.begin()) : "", step_ + 1,
+    if (has_one && first - found.begin() != ranks_.rank()) ranks_.barrier();  // throws what that rank tells
+    fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1,
          has_one ? *first : "the norm of all gradients, whose square overflows", kept);
   }
 
