@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "defaults_help.h"
@@ -53,7 +54,10 @@ constexpr int kInterrupted = 75;  // EX_TEMPFAIL: run it again with --resume
 
 void run_train(cli::TrainFlags& flags) {
   TrainConfig config = flags.config();
-  for (const std::string& remark : flags.remarks()) fmt::print("{}\n", remark);
+  const std::optional<RankPlace> place = rank_from_environment();
+  const bool speaks = !place || place->rank == 0;
+  for (const std::string& remark : flags.remarks())
+    if (speaks) fmt::print("{}\n", remark);
   resolve(config);
   if (train_on_ranks(config, cli::resolve_model(model_files(config))) == RunResult::finished) return;
   std::fflush(stdout);
