@@ -70,8 +70,7 @@ class TextTask final : public Task {
     const auto [rows, number] = batches_->next();
     trained_.begin_batch(rng, number, int64_t(rows.size()));
     const double weight = double(data_.order.batches) / double(counted(documents, batches_->step()));
-    for (const PackedRow& row : rows)
-      for (const size_t i : row) tokens_ += documents[i].size();
+    count_tokens();
     return inputs(pack(documents, rows, data_.row_length, float(weight), llama_.config(), memory()));
   }
 
@@ -122,6 +121,14 @@ class TextTask final : public Task {
   }
 
  private:
+  // Those of a whole step, on whichever ranks, once.
+  void count_tokens() {
+    const std::pair step(batches_->epoch(), batches_->batch());
+    if (std::exchange(counted_step_, step) == step) return;
+    for (const PackedRow& row : batches_->step())
+      for (const size_t i : row) tokens_ += data_.train->documents[i].size();
+  }
+
   Llama load(Backend& backend, const BlockSchedule& block_schedule) const {
     LlamaOptions options{.adapter = trained_.adapter(), .trainable = !trained_.adapter(), .backend = &backend};
     options.dtype = data_.train ? text_dtype(config_, model_) : planned_dtype(config_, model_);
@@ -157,7 +164,8 @@ class TextTask final : public Task {
   std::optional<TextPreviews> previews_;
   std::optional<PackedBatches> batches_;  // none in an outline
   int64_t tokens_ = 0;
-  std::optional<TokenPlan> plan_;  // of the last batch
+  std::pair<int64_t, int64_t> counted_step_{-1, -1};  // the last one in tokens_: epoch and number
+  std::optional<TokenPlan> plan_;                     // of the last batch
 };
 
 }  // namespace
