@@ -99,7 +99,7 @@ class DiffusionTask final : public Task {
                         .dataset = data_->dataset(),
                         .session = session_,
                         .step = step,
-                        .batches_per_epoch = batches().steps_per_epoch() * (order_.is_older ? 1 : config_.accumulate),
+                        .batches_per_epoch = batches().steps_per_epoch() * (order_.is_older ? 1 : order_.batches),
                         .activations = activations_,
                         .family = model_->lora().metadata,
                         .flow = flow_run()};
