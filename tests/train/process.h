@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <sstream>
@@ -31,8 +32,9 @@ struct Outcome {
 
 class ChildProcess {
  public:
-  // `largest_file` in bytes stands in for a full disk; 0 sets no limit.
-  ChildProcess(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0)
+  // `largest_file` in bytes stands in for a full disk; 0 sets no limit. `prepare` runs in the new process.
+  ChildProcess(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0,
+               const std::function<void()>& prepare = {})
       : out_(scratch / "stdout"), err_(scratch / "stderr") {
     const char* elsewhere = std::getenv("WICK_BINARY");  // from a build that was carried
     std::vector<char*> argv{const_cast<char*>(elsewhere ? elsewhere : WICK_BINARY)};
@@ -45,6 +47,7 @@ class ChildProcess {
     const rlimit limit{largest_file, largest_file};
     if (largest_file > 0) setrlimit(RLIMIT_FSIZE, &limit);
     setenv("OMP_NUM_THREADS", "1", 1);  // the model is too small for more, and several tests run at once
+    if (prepare) prepare();
     execv(argv[0], argv.data());
     _exit(127);
   }

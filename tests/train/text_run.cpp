@@ -9,6 +9,7 @@
 #include "device.h"
 #include "source_dir.h"
 #include "train/process.h"
+#include "train/tiny_llm.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
@@ -24,40 +25,10 @@ using Clock = std::chrono::steady_clock;
 
 const fs::path kGolden = test::source_dir() / "tests/golden";
 
-// A model of the Llama kind, with a tokenizer, and with rows of whole quantised blocks.
-void write_model(const fs::path& folder) {
-  fs::create_directory(folder);
-  for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
-    fs::copy(kGolden / "tokenizers/qwen3" / file, folder / file);
-  write_plain(folder / "config.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 1410, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-    "hidden_act": "silu", "tie_word_embeddings": true, "dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2})");
-  Rng rng(3);
-  std::map<std::string, Tensor> tensors;
-  const auto draw = [&](const std::string& name, const Shape& shape) {
-    tensors[name] = random_normal(shape, rng) * 0.18f;
-  };
-  draw("model.embed_tokens.weight", {1410, 32});
-  tensors["model.norm.weight"] = full({32}, 1);
-  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
-    for (const char* norm : {"input_layernorm.weight", "post_attention_layernorm.weight"})
-      tensors[layer + norm] = full({32}, 1);
-    draw(layer + "self_attn.q_proj.weight", {32, 32});
-    draw(layer + "self_attn.k_proj.weight", {16, 32});
-    draw(layer + "self_attn.v_proj.weight", {16, 32});
-    draw(layer + "self_attn.o_proj.weight", {32, 32});
-    draw(layer + "mlp.gate_proj.weight", {64, 32});
-    draw(layer + "mlp.up_proj.weight", {64, 32});
-    draw(layer + "mlp.down_proj.weight", {32, 64});
-  }
-  save_safetensors(folder / "model.safetensors", tensors);
-}
-
 class TextRunTest : public testing::Test {
  protected:
   void SetUp() override {
-    write_model(folder_ / "model");
+    write_tiny_llm(folder_ / "model");
     std::string lines;
     for (int i = 0; i < 15; ++i) {
       lines += "{\"text\": \"Once upon a time there was a number " + std::to_string(i) + ".\"}\n";
