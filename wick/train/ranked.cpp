@@ -30,10 +30,8 @@ RunResult train_in_threads(const TrainConfig& config, const Checkpoint& model,
   std::vector<std::exception_ptr> errors(devices.size());
   std::vector<RunResult> results(devices.size(), RunResult::finished);
   on_threads(devices.size(), [&](size_t rank) {
-    TrainConfig own = config;
-    own.device = devices[rank];
     try {
-      results[rank] = train(std::move(own), model, *ranks[rank], /*takes_signals=*/rank == 0);
+      results[rank] = train(config, model, *ranks[rank], devices[rank], /*takes_signals=*/rank == 0);
     } catch (const RankError&) {  // another one is the cause
       errors[rank] = std::current_exception();
     }
@@ -47,14 +45,15 @@ RunResult train_in_threads(const TrainConfig& config, const Checkpoint& model,
 
 RunResult train_on_ranks(TrainConfig config, const Checkpoint& model) {
   if (const std::optional<RankPlace> place = rank_from_environment()) {
-    config.device = device_of(config, *place);
+    const std::string device = device_of(config, *place);
     const std::unique_ptr<Ranks> ranks = Ranks::connect(*place);
-    return train(std::move(config), model, *ranks);
+    return train(std::move(config), model, *ranks, device);
   }
   const std::vector<std::string> devices = devices_of(config.gpus);
   if (devices.size() > 1) return train_in_threads(config, model, devices);
-  if (!devices.empty()) config.device = devices.front();
-  return train(std::move(config), model);
+  if (devices.empty()) return train(std::move(config), model);
+  Ranks alone;
+  return train(std::move(config), model, alone, devices.front());
 }
 
 }  // namespace wick

@@ -56,14 +56,14 @@ double unix_time() {
 
 class Run {
  public:
-  Run(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool takes_signals)
+  Run(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device, bool takes_signals)
       : config_(std::move(config)),
         model_(model),
         ranks_(ranks),
         watch_(ranks),
         output_(config_.output),
         states_(output_ / "state"),
-        backend_(open_backend(config_.device)),
+        backend_(open_backend(device)),
         kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
         rng_(uint64_t(config_.seed)) {
     config_.ranks = ranks.count();
@@ -828,10 +828,12 @@ class Run {
 
 RunResult train(TrainConfig config, const Checkpoint& model) {
   Ranks alone;
-  return train(std::move(config), model, alone);
+  const std::string device = config.device;
+  return train(std::move(config), model, alone, device);
 }
 
-RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool takes_signals) try {
+RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device,
+                bool takes_signals) try {
   resolve(config);
   if (ranks.is_first()) {
     check_elsewhere(model.path(), fs::path(config.output) / config.name);
@@ -839,7 +841,7 @@ RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool 
     check_output(config);
     check_apart(config, model);
   }
-  return Run(std::move(config), model, ranks, takes_signals)();
+  return Run(std::move(config), model, ranks, device, takes_signals)();
 } catch (const RankError&) {
   throw;
 } catch (const UsageError& e) {

@@ -23,9 +23,10 @@ enum class RunResult { finished, interrupted };
 
 // `model` is that of model_files(config), its name resolved. Throws Error where the run cannot start or go on.
 RunResult train(TrainConfig config, const Checkpoint& model);
-// One of several ranks that call this with the same settings, each on its own device. Rank 0 alone writes to `output`,
-// but for caches of encodings, of which each rank makes a share. A rank that does not run on the main thread takes no
-// signals; a signal to one stops all behind the same step.
-RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, bool takes_signals = true);
+// One of several ranks that call this with the same settings, each on its own `device`, whatever config.device says.
+// Rank 0 alone writes to `output`, but for caches of encodings, of which each rank makes a share. A rank that does not
+// run on the main thread takes no signals; a signal to one stops all behind the same step.
+RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device,
+                bool takes_signals = true);
 
 }  // namespace wick
