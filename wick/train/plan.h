@@ -28,10 +28,10 @@ struct MemoryPlan {                // bytes
   // Tensors, and the scratch of kernels where that weighs.
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of gradients where a step has
                                        // several batches, here or on other ranks
-  size_t activations;  // a step adds these at its peak, gradients included
-  size_t encoding;     // the peak before the first step, while the frozen encoders run: everything together
-  size_t previews;     // likewise between steps, while previews are made; 0 without --sample-prompts
-  size_t taken;        // by the device's Memory at the most: the largest of the three, and the gaps between tensors
+  size_t activations;                  // a step adds these at its peak, gradients included
+  size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
+  size_t previews;  // likewise between steps, while previews are made; 0 without --sample-prompts
+  size_t taken;     // by the device's Memory at the most: the largest of the three, and the gaps between tensors
 
   size_t host = 0;    // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
   size_t staged = 0;  // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
