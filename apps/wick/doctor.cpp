@@ -1,7 +1,12 @@
-// `wick doctor`: the devices and libraries of this machine. Ends with 0 whatever it finds.
+// `wick doctor`: the devices and libraries of this machine, and this process's place among ranks. Ends with 0 whatever
+// it finds.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "commands.h"
 #include "wait_policy.h"
@@ -9,11 +14,46 @@
 #include "wick/core/cpus.h"
 #include "wick/core/memory.h"
 #include "wick/io/count.h"
+#include "wick/ranks/launch.h"
+#include "wick/ranks/socket.h"
 
 namespace wick {
 namespace {
 
 void print_row(const std::string& name, const std::string& value) { fmt::print("{:<12} {}\n", name, value); }
+
+// "cuda:0 to cuda:7: MEANS" where all pairs are alike; else a row for each kind, with its pairs.
+void print_links(const BackendReport& cuda) {
+  std::vector<std::pair<std::string, std::string>> kinds;  // what the way is, and the pairs that have it
+  for (const LinkReport& link : cuda.links) {
+    const std::string pair =
+        fmt::format("{} and {}", cuda.devices[size_t(link.from)].name, cuda.devices[size_t(link.to)].name);
+    const auto found = std::ranges::find(kinds, link.means, &std::pair<std::string, std::string>::first);
+    if (found == kinds.end())
+      kinds.emplace_back(link.means, pair);
+    else
+      found->second += ", " + pair;
+  }
+  const bool all_alike = kinds.size() == 1 && cuda.links.size() > 1;
+  for (const auto& [means, pairs] : kinds)
+    print_row("link", fmt::format("{}: {}",
+                                  all_alike ? fmt::format("any two of {} to {}", cuda.devices.front().name,
+                                                          cuda.devices.back().name)
+                                            : pairs,
+                                  means));
+}
+
+// What a launcher has told this process of its place in a run.
+void print_rank() try {
+  const std::optional<RankPlace> place = rank_from_environment();
+  if (!place) return;
+  const std::string where = place->id_file.empty() ? host_and_port(place->address, place->port)
+                                                   : "the place that " + place->id_file + " tells";
+  print_row("rank", fmt::format("{} of {}, number {} on this machine; rank 0 is at {}", place->rank, place->count,
+                                place->local, where));
+} catch (const UsageError& e) {
+  print_row("rank", e.what());
+}
 
 void doctor() {
   print_row("wick", WICK_VERSION);
@@ -32,16 +72,19 @@ void doctor() {
       begin = end + 2;
     }
   }
+  print_links(cuda);
   if (!cuda.problem.empty()) print_row("cuda", "not used: " + cuda.problem);
+  print_rank();
   print_row("--device", fmt::format("auto takes {}", open_backend("auto").name()));
 }
 
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor", "Show what this machine has: devices, driver, libraries, kernels");
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Show what this machine has: devices, links between them, driver, libraries, kernels");
   command->footer(
-      "Ends with 0 whatever it finds.\n"
+      "Ends with 0 whatever it finds. Started by torchrun, mpirun or srun it also tells which rank it is.\n"
       "\n"
       "Examples:\n"
       "  wick doctor\n"

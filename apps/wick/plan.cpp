@@ -1,6 +1,7 @@
 // `wick plan`: the memory of `wick train` with the same flags, and of `wick generate`.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@
 #include "validators.h"
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
+#include "wick/pipelines/devices.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/train/memory_choice.h"
@@ -26,25 +28,48 @@ void print_row(std::string_view name, size_t bytes, const std::string& note = ""
   fmt::print("  {:<12} {:>10}{}\n", name, readable_bytes(bytes), note.empty() ? "" : "  " + note);
 }
 
-void print_total(size_t total, const DeviceKind& kind, const std::string& device) {
-  const std::optional<size_t> free = free_memory(device);
+using Devices = std::vector<std::string>;  // of a run, by rank, all planned alike
+
+std::string in_words(const Devices& devices) {
+  return devices.size() == 1 ? devices.front() : fmt::format("each of {}", fmt::join(devices, ", "));
+}
+
+// On each of them; none where one is not here.
+std::optional<size_t> free_memory(const Devices& devices) {
+  std::optional<size_t> least;
+  for (const std::string& device : devices) {
+    const std::optional<size_t> free = wick::free_memory(device);
+    if (!free) return {};
+    least = std::min(least.value_or(*free), *free);
+  }
+  return least;
+}
+
+void print_total(size_t total, const DeviceKind& kind, const Devices& devices) {
+  const std::optional<size_t> free = free_memory(devices);
+  const std::string missing = devices.size() == 1 ? "no such device here" : "no such devices here";
   print_row("total", total,
             fmt::format("{}; {}", kind.is_device ? "what nvidia-smi shows at the peak" : "of the process",
-                        free ? readable_bytes(*free) + " are free" : "no such device here"));
+                        free ? readable_bytes(*free) + " are free" : missing));
 }
 
-// A plan may be of another machine, whose memory is not known.
-std::optional<HostLimit> asked_host(const TrainConfig& config, const std::string& device) {
-  const bool is_here = free_memory(device).has_value();
-  return is_here || !config.host_memory.empty() ? host_limit(config.host_memory) : std::nullopt;
+// Each device's share. A plan may be of another machine, whose memory is not known.
+std::optional<HostLimit> asked_host(const TrainConfig& config, const Devices& devices) {
+  if (!free_memory(devices) && config.host_memory.empty()) return {};
+  const std::optional<HostLimit> limit = host_limit(config.host_memory);
+  return limit ? std::optional(limit->share_of(devices.size())) : std::nullopt;
 }
 
-void print_host(size_t locked, size_t staged) {
-  if (locked > 0)
-    print_row(
-        "on the host", locked,
+// Each device has its own copy of what lies there.
+void print_host(size_t locked, size_t staged, size_t devices = 1) {
+  const auto print = [&](size_t bytes, const std::string& what) {
+    if (bytes == 0) return;
+    const std::string each = devices == 1 ? "" : fmt::format("; {} for each device", readable_bytes(bytes));
+    print_row("on the host", bytes * devices, what + each);
+  };
+  print(locked,
         staged > 0 ? "page-locked, through which streamed weights come" : "weights that are streamed, page-locked");
-  if (staged > 0) print_row("on the host", staged, "weights that are streamed, in ordinary memory, more slowly");
+  print(staged, "weights that are streamed, in ordinary memory, more slowly");
 }
 
 std::string precision(const TrainConfig& config) {
@@ -53,12 +78,19 @@ std::string precision(const TrainConfig& config) {
                    : std::string(name_of(config.dtype));
 }
 
+// "4 devices x 2 x accumulate 1 = 8 pictures a step"
+std::string step_in_words(const TrainConfig& config, bool is_text) {
+  return fmt::format("{} x {} x accumulate {} = {} a step", count_of(config.ranks, "device"), config.batch_size,
+                     config.accumulate,
+                     count_of(config.ranks * config.batch_size * config.accumulate, is_text ? "row" : "picture"));
+}
+
 void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::string& precision,
-                const std::string& device) {
+                const Devices& devices) {
   const Size size = plan.bucket;
   const std::string items = size.height == 1 ? fmt::format("{}", count_of(size.width, "token"))
                                              : fmt::format("{}x{} pixels", size.width, size.height);
-  fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, precision, device);
+  fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, precision, in_words(devices));
   print_row("weights", plan.weights, plan.about_weights);
   if (plan.adapter > 0) print_row("adapter", plan.adapter);
   print_row("optimizer", plan.optimizer);
@@ -71,8 +103,10 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   if (plan.device.workspace > 0)
     print_row("workspace", plan.device.workspace, "allowance for tensors that lie otherwise than planned");
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
-  print_total(plan.total(), plan.device, device);
-  print_host(plan.host, plan.staged);
+  if (plan.collectives > 0) print_row("collectives", plan.collectives, "NCCL, by which the devices sum gradients");
+  print_total(plan.total(), plan.device, devices);
+  print_host(plan.host, plan.staged, devices.size());
+  if (devices.size() > 1) fmt::print("{}\n", step_in_words(config, size.height == 1));
 }
 
 // Drawing and writing by a run's flags that say how weights are held.
@@ -94,7 +128,7 @@ void print_text_plan(const InferencePlan& plan, DType dtype, int64_t context, co
   print_row("cache", plan.cache, "keys and values of all tokens");
   print_row("activations", plan.activations, "while a prompt is read");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
-  print_total(plan.total(), plan.device, device);
+  print_total(plan.total(), plan.device, {device});
   print_host(plan.host, plan.staged);
 }
 
@@ -122,7 +156,7 @@ void print_picture_plan(const InferencePlan& plan, const TrainConfig& config, Si
   if (const size_t all = plan.weights + plan.activations; plan.taken > all)
     print_row("gaps", plan.taken - all, "between tensors");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
-  print_total(plan.total(), plan.device, device);
+  print_total(plan.total(), plan.device, {device});
   print_host(plan.host, plan.staged);
 }
 
@@ -130,7 +164,7 @@ nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
   return {{"weights", plan.weights},     {"adapter", plan.adapter},
           {"optimizer", plan.optimizer}, {"activations", plan.activations},
           {"encoding", plan.encoding},   {"previews", plan.previews},
-          {"gaps", plan.gaps()},         {"beside", plan.device.workspace + plan.device.context},
+          {"gaps", plan.gaps()},         {"beside", plan.device.workspace + plan.beside()},
           {"total", plan.total()}};
 }
 
@@ -183,12 +217,12 @@ int64_t settled_context(const LlamaConfig& model, int64_t asked) {
 }
 
 // One choice for each size; ends with 1 where none fits.
-void print_choices(const TrainConfig& config, const Checkpoint& model, const std::string& device, bool json) {
+void print_choices(const TrainConfig& config, const Checkpoint& model, const Devices& devices, bool json) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   bool any_fits = false;
-  const DeviceKind kind = device_kind(device, architecture_of(device));
-  for (const size_t size : memory_sizes(config, device)) {
-    const MemoryRequest request{.size = size, .host = asked_host(config, device)};
+  const DeviceKind kind = device_kind(devices.front(), architecture_of(devices.front()));
+  for (const size_t size : memory_sizes(config, devices.front(), free_memory(devices))) {
+    const MemoryRequest request{.size = size, .host = asked_host(config, devices)};
     TrainConfig asked = config;
     if (asked.batch_size == 0) asked.batch_size = batch_that_fits(request, asked, model, kind);
     const MemoryChoices choices = choose_for_memory(request, asked, model, kind);
@@ -196,7 +230,7 @@ void print_choices(const TrainConfig& config, const Checkpoint& model, const std
     if (json)
       all.push_back(to_json(choices));
     else
-      fmt::print("{}, on {}{}: {}{}\n", readable_bytes(size), device,
+      fmt::print("{}, on {}{}: {}{}\n", readable_bytes(size), in_words(devices),
                  config.batch_size == 0 ? fmt::format(", batches of {}", asked.batch_size) : "",
                  choices.best ? "" : "does not fit; ", choices.in_words());
   }
@@ -206,44 +240,53 @@ void print_choices(const TrainConfig& config, const Checkpoint& model, const std
         config.memory.find(',') == config.memory.npos ? "it" : "any of them");
 }
 
+// They are planned for whether they are here or not.
+Devices planned_devices(const TrainConfig& config) {
+  if (Devices several = asked_devices(config.gpus); !several.empty()) return several;
+  if (config.device == "auto") return {std::string(open_backend("auto").name())};
+  return {config.device == "cuda" ? "cuda:0" : config.device};
+}
+
 void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
   const Checkpoint model = cli::resolve_model_to_plan(model_files(config));
-  // A device is planned for whether it is here or not.
-  const std::string device = config.device == "auto"   ? std::string(open_backend("auto").name())
-                             : config.device == "cuda" ? "cuda:0"
-                                                       : config.device;
+  const Devices devices = planned_devices(config);
+  const std::string& device = devices.front();
+  config.ranks = int64_t(devices.size());
   const ModelKind kind = kind_of(model);
   check_kind(config, kind);
-  if (!config.memory.empty()) return print_choices(config, model, device, json);
+  if (!config.memory.empty()) return print_choices(config, model, devices, json);
   const bool is_text = kind == ModelKind::text;
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
   const DeviceKind device_has = device_kind(device, architecture_of(device));
   if (config.batch_size == 0) {
-    const std::optional<size_t> free = free_memory(device);
+    const std::optional<size_t> free = free_memory(devices);
     check_usage(free.has_value(), "--batch-size auto: expected --memory with it, or a device that is here, found {}",
-                device);
+                in_words(devices));
     config.batch_size = batch_that_fits({.size = *free}, config, model, device_has);
   }
-  const std::optional<HostLimit> host = asked_host(config, device);
+  const std::optional<HostLimit> host = asked_host(config, devices), host_of_one = asked_host(config, {device});
   const MemoryPlan plan = plan_memory(config, model, device_has, {}, nullptr, host);
   if (is_text) context = settled_context(LlamaConfig::read(model), context);
-  const InferencePlan use = is_text ? text_plan(config, LlamaConfig::read(model), dtype, context, device_has, host)
-                                    : picture_plan(config, model, plan.bucket, device_has, host);
+  const InferencePlan use = is_text
+                                ? text_plan(config, LlamaConfig::read(model), dtype, context, device_has, host_of_one)
+                                : picture_plan(config, model, plan.bucket, device_has, host_of_one);
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"bytes", bytes_in(plan)},
-                                               {"host_bytes", plan.host},
-                                               {"staged_bytes", plan.staged},
+    fmt::print("{}\n", nlohmann::ordered_json({{"devices", devices},
+                                               {"samples_a_step", config.ranks * config.batch_size * config.accumulate},
+                                               {"bytes", bytes_in(plan)},
+                                               {"host_bytes", plan.host * devices.size()},
+                                               {"staged_bytes", plan.staged * devices.size()},
                                                {"step", to_json(plan.cost)},
                                                {is_text ? "writing" : "drawing", to_json(use)}})
                            .dump(2));
     return check_locked(plan.host, host);
   }
   if (is_text) print_text_plan(use, dtype, context, device);
-  print_plan(plan, config, is_text ? dtype_in_words(dtype) : precision(config), device);
+  print_plan(plan, config, is_text ? dtype_in_words(dtype) : precision(config), devices);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
   if (!is_text) print_picture_plan(use, config, plan.bucket, device);
@@ -278,6 +321,7 @@ void add_plan_command(CLI::App& app) {
       "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
       "  wick plan --model flux-dev --bf16 --gradient-checkpointing --device cuda\n"
       "  wick plan --model flux-dev --memory 12GiB,16GiB,24GiB --device cuda\n"
+      "  wick plan --model flux-dev --bf16 --batch-size 2 --gpus 4\n"
       "  wick plan --model sd3.5-medium --bf16 --device cuda\n"
       "  wick plan --model path/to/llm --quantize q4_k --context 8192");
   command->callback([flags, context, json] { run_plan(*flags, *context, *json); });

@@ -56,6 +56,85 @@ TEST(Devices, ThreadsWaitBrieflyUnlessToldOtherwise) {
   EXPECT_NE(waits_by("GOMP_SPINCOUNT=7 ").find("wait by GOMP_SPINCOUNT=7\n"), std::string::npos);
 }
 
+// Of a module that tells of four devices.
+const std::string kFour = "WICK_CUDA_MODULE='" WICK_DEVICES_MODULE "' ";
+
+TEST(Devices, LinksAreTold) {
+  if (built_in()) GTEST_SKIP() << "no module is opened";
+  const std::string mixed = run_wick("doctor", kFour).out;
+  for (const char* line :
+       {"link         cuda:0 and cuda:1, cuda:2 and cuda:3: NVLink (4 links), peer access\n",
+        "link         cuda:0 and cuda:2, cuda:0 and cuda:3, cuda:1 and cuda:2, cuda:1 and cuda:3: PCIe, peer access\n"})
+    EXPECT_NE(mixed.find(line), std::string::npos) << mixed;
+  const std::string alike = run_wick("doctor", "WICK_TEST_LINKS=alike " + kFour).out;
+  EXPECT_NE(alike.find("link         any two of cuda:0 to cuda:3: NVLink (4 links), peer access\n"), std::string::npos)
+      << alike;
+  EXPECT_EQ(run_wick("doctor", kNoGpu).out.find("link  "), std::string::npos);
+}
+
+// What a launcher says of this process, or what is wrong with it; nothing without one.
+TEST(Devices, ThePlaceAmongRanksIsTold) {
+  const auto rank = [](const std::string& variables) {
+    const Outcome doctor = run_wick("doctor", variables + " " + kNoGpu);
+    EXPECT_EQ(doctor.code, 0);
+    const size_t begin = doctor.out.find("\nrank ");
+    return begin == std::string::npos ? "" : doctor.out.substr(begin + 1, doctor.out.find('\n', begin + 1) - begin - 1);
+  };
+  EXPECT_EQ(rank(""), "");
+  EXPECT_EQ(rank("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=node-a MASTER_PORT=4000"),
+            "rank         1 of 4, number 1 on this machine; rank 0 is at node-a:4001");
+  EXPECT_EQ(rank("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 WICK_ID_FILE=/shared/id"),
+            "rank         0 of 2, number 0 on this machine; rank 0 is at the place that /shared/id tells");
+  EXPECT_EQ(rank("RANK=4 WORLD_SIZE=4 LOCAL_RANK=0"),
+            "rank         RANK: expected a number from 0 to 3 (WORLD_SIZE is 4), found \"4\"");
+}
+
+std::string planned(const std::string& flags, const std::string& prefix = kNoGpu) {
+  const Outcome plan = run_wick("plan --model '" + kModel + "' --rank 8 --batch-size 2 " + flags, prefix);
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  return plan.out;
+}
+
+// Of a machine that may be another one.
+TEST(Devices, SeveralArePlanned) {
+  const std::string one = planned("--gpus 1"), four = planned("--gpus 4 --accumulate 2");
+  EXPECT_EQ(one, planned("--device cuda"));
+  for (const char* words : {"on each of cuda:0, cuda:1, cuda:2, cuda:3\n", "\n  collectives ",
+                            "; no such devices here\n", "\n4 devices x 2 x accumulate 2 = 16 pictures a step\n"})
+    EXPECT_NE(four.find(words), std::string::npos) << words << " in\n" << four;
+  EXPECT_NE(planned("--gpus 0,2").find("each of cuda:0, cuda:2\n"), std::string::npos);
+  EXPECT_NE(planned("--gpus 2 --bf16 --stream-blocks all").find(" for each device\n"), std::string::npos);
+  EXPECT_NE(planned("--gpus 2 --memory 12GiB").find("12.0 GiB, on each of cuda:0, cuda:1: "), std::string::npos);
+  const std::string text = run_wick("plan --model tiny-llm --gpus 3", kNoGpu).out;
+  EXPECT_NE(text.find("\n3 devices x 1 x accumulate 1 = 3 rows a step\n"), std::string::npos) << text;
+}
+
+// What is free is the least of them.
+TEST(Devices, SeveralThatAreHereArePlanned) {
+  if (built_in()) GTEST_SKIP() << "no module is opened";
+  EXPECT_NE(planned("--gpus all", kFour).find("; 40.0 GiB are free\n"), std::string::npos);
+  EXPECT_NE(planned("--gpus 2", kFour).find("; 70.0 GiB are free\n"), std::string::npos);
+  EXPECT_NE(planned("--gpus 1,2 --memory auto", kFour).find("40.0 GiB, on each of cuda:1, cuda:2: "),
+            std::string::npos);
+  const TemporaryDirectory folder;
+  expect_one_line(run_wick(train_on("cuda --gpus 5", folder), kFour), {"--gpus 5", "there are 4 CUDA devices"});
+  expect_one_line(run_wick(train_on("cuda --gpus 1,4", folder), kFour), {"--gpus 1,4", "there are 4 CUDA devices"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST(Devices, NumbersOfDevicesThatAreNone) {
+  const TemporaryDirectory folder;
+  for (const std::string gpus : {"0", "-1", "x", "1.5", "2,", ",1", "1,,2", "1 2", "0,0", "1025", "4294967296", "All"})
+    for (const std::string& command :
+         {"plan --model '" + kModel + "' --gpus '" + gpus + "'", train_on("auto --gpus '" + gpus + "'", folder)}) {
+      const Outcome outcome = run_wick(command, kNoGpu);
+      expect_one_line(outcome, {"--gpus"});
+      EXPECT_EQ(outcome.code, 2) << command;
+    }
+  expect_one_line(run_wick("plan --model '" + kModel + "' --gpus all", kNoGpu), {"--gpus: ", "wick doctor"});
+  expect_one_line(run_wick(train_on("cpu --gpus 2", folder), kNoGpu), {"--gpus 2 and --device cpu"});
+}
+
 TEST(Devices, NamesThatAreNone) {
   const TemporaryDirectory folder;
   for (const std::string name : {"gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA"})

@@ -51,7 +51,7 @@ Measured measure(const TrainConfig& config, Size bucket, const BlockSchedule& bl
                 {.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}}, block_schedule);
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
-  TrainStep step(*task, optimizer, StepOrder::of(config.accumulate), !config.no_graph);
+  TrainStep step(*task, optimizer, StepOrder::of(config.accumulate * config.ranks, 0, config.ranks), !config.no_graph);
   TrainRng rng(1);
   memory.reset_peak();
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(step(rng, 1e-4f).wait().halted);
@@ -119,6 +119,35 @@ TEST(Plan, TheLargestOfSeveralResolutions) {
 TEST(Plan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .dtype = DType::bf16}); }
 TEST(Plan, MicroBatchesAndAverages) {
   expect_planned({.rank = 16, .alpha = 16, .batch_size = 2, .accumulate = 4, .ema = 0.9});
+}
+// A rank has room for the sum of gradients even where a step is one batch of each.
+TEST(Plan, OneOfSeveralRanks) {
+  const auto optimizer = [](int64_t accumulate, int64_t ranks) {
+    TrainConfig config{.model = kModel, .rank = 16, .alpha = 16, .accumulate = accumulate, .resolution = {128}};
+    config.ranks = ranks;
+    expect_planned(config);
+    return plan_memory(config, kModel, device_kind("cuda")).optimizer;
+  };
+  const size_t alone = optimizer(1, 1), several = optimizer(1, 2);
+  EXPECT_GT(several, alone + alone / 4) << "two moments, and the sum";
+  EXPECT_EQ(optimizer(1, 8), several);
+  EXPECT_EQ(optimizer(4, 2), several);
+  EXPECT_EQ(optimizer(4, 1), several);
+}
+// Collectives take memory of a device, and none of the host's.
+TEST(Plan, CollectivesOfSeveralDevices) {
+  TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .accumulate = 2, .resolution = {128}};
+  for (const char* device : {"cuda", "cpu"}) {
+    const DeviceKind kind = device_kind(device);
+    config.ranks = 1;
+    const MemoryPlan alone = plan_memory(config, kModel, kind);
+    config.ranks = 4;
+    const MemoryPlan four = plan_memory(config, kModel, kind);
+    EXPECT_EQ(alone.collectives, 0u);
+    EXPECT_EQ(four.collectives, kind.collectives);
+    EXPECT_EQ(four.collectives > 0, kind.is_device);
+    EXPECT_EQ(four.total(), alone.total() + four.collectives);
+  }
 }
 TEST(Plan, EachOptimizer) {
   std::set<size_t> sizes;

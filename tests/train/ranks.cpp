@@ -374,6 +374,20 @@ TEST_F(RanksTest, WriteByRank0AloneAndShareEncodings) {
   EXPECT_EQ(files("cache").size(), count);
 }
 
+// What is chosen is the same for all, and that of a run that goes on is what rank 0 finds, which alone has its folder.
+TEST_F(RanksTest, ChooseAlike) {
+  const auto train = [&](const std::string& batch, const std::string& output, const Words& more) {
+    const Words words = Words{"--batch-size", batch, "--memory", "auto"} + more;
+    for (const Outcome& outcome : RankProcesses({pictures(output, words), pictures("elsewhere", words)}).wait())
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return read_plain(folder_ / output / "config.toml");
+  };
+  EXPECT_NE(train("3", "out", {"--steps", "1"}).find("batch_size = 3\n"), std::string::npos);
+  EXPECT_NE(train("auto", "out", {"--steps", "2", "--resume"}).find("batch_size = 3\n"), std::string::npos);
+  EXPECT_EQ(train("auto", "anew", {"--steps", "1"}).find("batch_size = 3\n"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "elsewhere/config.toml"));
+}
+
 // Rank 1 of two has other arguments.
 TEST_F(RanksTest, ThatWereStartedOtherwiseAreRefused) {
   const auto expect_refused = [&](const Words& other, std::initializer_list<std::string_view> parts) {

@@ -19,6 +19,10 @@ constexpr DeviceKind kCpu{.name = "cpu",
                           .context_of = "the program, and scratch of the kernels",
                           .rates = {1e12, 20e9, 10e9, 10e9}};
 
+// An allowance until it is measured: of NCCL 2.2x with 2 to 8 GPUs of one Hopper host a device is said to hold 200 to
+// 400 MB of channels' buffers, communicator and kernels. The upper end.
+constexpr size_t kNccl = 384 * kMiB;
+
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's
 // workspace, the libraries' kernels and the graphs of three shapes of batches; 579 to 645 on an H200. A run lays its
 // tensors out a little otherwise than it is counted: of 15 on an H200 three took one segment more than planned
@@ -28,7 +32,8 @@ constexpr DeviceKind kCuda{.name = "cuda",
                            .workspace = Segments::kUnit,
                            .context = 640 * kMiB,
                            .context_of = "CUDA's context, libraries and graphs",
-                           .rates = {}};
+                           .rates = {},
+                           .collectives = kNccl};
 
 // What training reaches of a card that people train on: 0.56 of the peak of dense products in 16 bits with sums in f32,
 // 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200

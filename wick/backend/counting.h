@@ -26,6 +26,7 @@ struct DeviceKind {
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
   Rates rates;
+  size_t collectives = 0;      // taken past its Memory too, by the library of collectives of a run on several devices
   bool own_attention = false;  // goes backward by our kernels for tensor cores, which keep no parts (scratch.h)
 };
 

@@ -17,11 +17,18 @@ struct DeviceReport {
   std::string problem;  // why it cannot be used, or empty
 };
 
+// What lies between two devices.
+struct LinkReport {
+  int from, to;       // numbers of devices, the lower one first
+  std::string means;  // "NVLink (18 links a device, through a switch), peer access"
+};
+
 struct BackendReport {
   std::string driver;                  // its version, or empty
   std::string problem;                 // why there is no device, or empty
   std::vector<std::string> libraries;  // "cuBLASLt 13.1.0", or a missing one and its purpose; in a detailed report
   std::vector<DeviceReport> devices;
+  std::vector<LinkReport> links;  // a row a pair of devices; in a detailed report
 };
 
 struct BackendModule {

@@ -133,7 +133,7 @@ std::string architecture_of(std::string_view device) {
   return {};
 }
 
-BackendReport cuda_report() { return report(/*detailed=*/true); }
+BackendReport cuda_report(bool detailed) { return report(detailed); }
 
 std::string cuda_module_path() { return cuda().path; }
 

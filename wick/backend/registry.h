@@ -24,8 +24,8 @@ std::optional<size_t> free_memory(std::string_view device);
 // The compute capability of "cuda" or "cuda:N", "9.0"; empty where there is no such device.
 std::string architecture_of(std::string_view device);
 
-// The module's report; where there is no module its `problem` says so.
-BackendReport cuda_report();
+// The module's report; where there is no module its `problem` says so. In detail it opens libraries.
+BackendReport cuda_report(bool detailed = true);
 // The file that was opened or would be.
 std::string cuda_module_path();
 

@@ -14,8 +14,10 @@
 namespace wick {
 namespace {
 
+constexpr int kMostDevices = 1024;  // of a machine; more are taken for a slip of the keyboard
+
 int cuda_devices() {
-  const BackendReport report = cuda_report();
+  const BackendReport report = cuda_report(/*detailed=*/false);
   check(report.problem.empty(), "--gpus: {}; `wick doctor` shows what was found", report.problem);
   return int(report.devices.size());
 }
@@ -23,7 +25,7 @@ int cuda_devices() {
 int number_in(std::string_view text, const std::string& whole) {
   int number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  check_usage(error == std::errc{} && end == text.data() + text.size() && number >= 0,
+  check_usage(error == std::errc{} && end == text.data() + text.size() && number >= 0 && number <= kMostDevices,
               "--gpus: expected a number of devices, all, or their numbers as 0,2, found '{}'", whole);
   return number;
 }
@@ -48,16 +50,20 @@ std::vector<int> numbers_of(const std::string& gpus) {
 
 }  // namespace
 
-std::vector<std::string> devices_of(const std::string& gpus) {
+std::vector<std::string> asked_devices(const std::string& gpus) {
   std::vector<std::string> devices;
   if (gpus.empty()) return devices;
-  const std::vector<int> numbers = numbers_of(gpus);
+  for (const int number : numbers_of(gpus)) devices.push_back(fmt::format("cuda:{}", number));
+  return devices;
+}
+
+std::vector<std::string> devices_of(const std::string& gpus) {
+  const std::vector<std::string> devices = asked_devices(gpus);
+  if (devices.empty()) return devices;
   const int count = cuda_devices();
-  for (const int number : numbers) {
+  for (const int number : numbers_of(gpus))
     check(number < count, "--gpus {}: there {} {}; `wick doctor` lists them", gpus, count == 1 ? "is" : "are",
           count_of(count, "CUDA device"));
-    devices.push_back(fmt::format("cuda:{}", number));
-  }
   return devices;
 }
 

@@ -22,6 +22,7 @@ std::optional<size_t> parse_memory(const std::string& text);
 struct HostLimit {
   size_t locked, all;
 
+  HostLimit share_of(size_t runs) const { return {locked / runs, all / runs}; }  // that run beside each other
   template <class Plan>
   bool allows(const Plan& plan) const {
     return plan.host <= locked && plan.host + plan.staged <= all;

@@ -7,8 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "wick/backend/registry.h"
-
 namespace wick {
 namespace {
 
@@ -48,7 +46,7 @@ class Ways {
   // Is it the encoders that take too much, those of text among them?
   bool encodes_too_much(const MemoryChoice& choice) const {
     const MemoryPlan& plan = choice.plan;
-    return plan.encoding + plan.device.workspace + plan.device.context > request_.size &&
+    return plan.encoding + plan.device.workspace + plan.beside() > request_.size &&
            kind_of(model_) == ModelKind::pictures;
   }
 
@@ -224,10 +222,10 @@ int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const 
   return best;
 }
 
-std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device) {
+std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device, std::optional<size_t> free) {
   std::vector<size_t> sizes;
   for (const std::optional<size_t>& size : asked_memory(config)) {
-    const std::optional<size_t> found = size ? size : free_memory(device);
+    const std::optional<size_t> found = size ? size : free;
     check_usage(found.has_value(), "--memory auto: expected a device that is here, found {}", device);
     sizes.push_back(*found);
   }

@@ -43,7 +43,7 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
 int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
                         const DeviceKind& device, std::optional<Size> bucket = {}, int64_t most = 64);
 
-// The sizes of --memory, in bytes; auto is what is free on the device. Throws UsageError where that is not here.
-std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device);
+// The sizes of --memory, in bytes; auto is `free`, what is free on the device. Throws UsageError where it is not here.
+std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device, std::optional<size_t> free);
 
 }  // namespace wick

@@ -18,6 +18,12 @@ namespace {
 
 constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of gradients; more than two take no more
 
+// As many batches as tell what one rank takes. What they sum over ranks takes nothing of its own.
+StepOrder order_to_count(const TrainConfig& config) {
+  const int64_t own = std::min(config.accumulate, kMicroBatches);
+  return {.batches = own * std::min(config.ranks, kMicroBatches), .count = own};
+}
+
 Size largest_bucket(const TrainConfig& config, const Checkpoint& model) {
   if (kind_of(model) == ModelKind::text)
     return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
@@ -91,7 +97,7 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
 
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
   for (const auto& [name, value] : optimizer.states()) plan.state += size_t(value.numel()) * size_of(value.dtype());
-  TrainStep step(*task, optimizer, StepOrder::of(std::min(config.accumulate, kMicroBatches)), /*graph=*/false);
+  TrainStep step(*task, optimizer, order_to_count(config), /*graph=*/false);
   memory.reset_peak();
   TrainRng rng(0);
   const StepCost before = backend.cost();
@@ -108,6 +114,7 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
     plan.previews = memory.peak();
   }
   plan.taken = memory.most_taken();
+  if (config.ranks > 1) plan.collectives = device.collectives;
   if (device.is_device) {
     plan.host = memory.host_side().peak();
     plan.staged = memory.staging_side().peak();

@@ -26,27 +26,31 @@ struct MemoryPlan {                // bytes
   BlockSchedule block_schedule = {};  // the blocks that --checkpoint-blocks asks for
 
   // Tensors, and the scratch of kernels where that weighs.
-  size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate
+  size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of gradients where a step has
+                                       // several batches, here or on other ranks
   size_t activations;                  // a step adds these at its peak, gradients included
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
   size_t previews;  // likewise between steps, while previews are made; 0 without --sample-prompts
   size_t taken;     // by the device's Memory at the most: the largest of the three, and the gaps between tensors
 
-  size_t host = 0;     // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
-  size_t staged = 0;   // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
-  StepCost cost = {};  // of a step
-  size_t blocks = 0;   // that the model has, to be recomputed or not
+  size_t host = 0;    // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
+  size_t staged = 0;  // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
+  size_t collectives = 0;  // taken past the device's Memory where several ranks share a step
+  StepCost cost = {};      // of a step
+  size_t blocks = 0;       // that the model has, to be recomputed or not
 
   double seconds() const { return cost.seconds; }
   size_t step() const { return weights + adapter + optimizer + activations; }
   size_t gaps() const { return taken - std::min(taken, std::max({step(), encoding, previews})); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.
   size_t peak() const { return taken + device.workspace; }
-  size_t total() const { return peak() + device.context; }
+  size_t beside() const { return device.context + collectives; }
+  size_t total() const { return peak() + beside(); }
 };
 
-// For batches of the largest bucket that the resolution allows, or of `bucket`. config.device is left alone. `costs`
-// are block_costs(), if they are known. Streamed weights are staged where the host's limit allows them only so.
+// For one of config.ranks, with batches of the largest bucket that the resolution allows, or of `bucket`. config.device
+// is left alone. `costs` are block_costs(), if they are known. Streamed weights are staged where the host's limit, the
+// rank's share of it, allows them only so.
 MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
                        std::optional<Size> bucket = {}, const std::vector<BlockCost>* costs = nullptr,
                        const std::optional<HostLimit>& host = {});

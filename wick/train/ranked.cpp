@@ -20,7 +20,8 @@ std::string device_of(const TrainConfig& config, const RankPlace& place) {
   check_usage(!config.device.starts_with("cuda:"),
               "--device {}: each rank takes the device of its own number on its machine; expected auto, cuda or cpu",
               config.device);
-  const bool on_cuda = config.device == "cuda" || (config.device == "auto" && cuda_report().problem.empty());
+  const bool on_cuda =
+      config.device == "cuda" || (config.device == "auto" && cuda_report(/*detailed=*/false).problem.empty());
   return on_cuda ? fmt::format("cuda:{}", place.local) : "cpu";
 }
 

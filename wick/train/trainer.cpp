@@ -28,6 +28,7 @@
 #include "wick/train/plan.h"
 #include "wick/train/preview_folder.h"
 #include "wick/train/progress.h"
+#include "wick/train/rank_memory.h"
 #include "wick/train/rank_sums.h"
 #include "wick/train/rank_watch.h"
 #include "wick/train/run_log.h"
@@ -76,6 +77,8 @@ class Run {
   RunResult operator()() try {
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
+    memory_ = least_memory(ranks_, backend_.name(), config_.host_memory);
+    begun_with_ = read_begun();
     if (config_.batch_size == 0) choose_batch();
     ranks_.check();
     set_order();
@@ -102,21 +105,26 @@ class Run {
     return RunResult::interrupted;
   } catch (const OutOfMemory& e) {
     progress_.close();
-    fail("{}; {}", e.what(),
-         plan_ ? savings(job_->planned(config_), model_, *plan_) : "it was still reading the data set");
+    fail("{}; {}", e.what(), plan_ ? savings(planned(), model_, *plan_) : "it was still reading the data set");
   }
 
  private:
   // Refuses a run whose largest batches need more memory than there is, before anything is written.
   void plan() {
     if (!config_.memory.empty()) choose_for_memory();
-    const std::optional<HostLimit> host = host_limit(config_.host_memory);
-    plan_ = plan_memory(job_->planned(config_), model_, kind_, job_->largest(), nullptr, host);
+    plan_ = plan_memory(planned(), model_, kind_, job_->largest(), nullptr, memory_.host);
     free_ = free_memory(backend_.name());
-    if (free_) check_fits(job_->planned(config_), model_, *plan_, backend_.name(), *free_);
-    check_locked(plan_->host, host);
+    if (free_) check_fits(planned(), model_, *plan_, backend_.name(), *free_);
+    check_locked(plan_->host, memory_.host);
     if (plan_->staged > 0) progress_.say(staging_in_words(plan_->staged));
-    check_disk();
+    if (is_first()) check_disk();
+  }
+
+  // The settings of the rank that takes the most: a run that goes on may have other shares of a step than --accumulate.
+  TrainConfig planned() const {
+    TrainConfig config = job_->planned(config_);
+    config.accumulate = (job_->order().batches + ranks_.count() - 1) / ranks_.count();
+    return config;
   }
 
   bool is_first() const { return ranks_.is_first(); }
@@ -173,46 +181,62 @@ class Run {
     return "it has other settings";
   }
 
-  // A run that goes on keeps its batches.
-  void choose_batch() {
-    std::error_code missing;
-    const fs::path before = output_ / "config.toml";
-    config_.batch_size = 1;
-    job_->set_memory(config_);
-    if (config_.resume && fs::exists(before, missing)) {
+  // What a run that goes on keeps of that with which it began. Rank 0 has the folder, and tells all.
+  std::optional<TrainConfig> read_begun() {
+    static constexpr const char* kKept[] = {"batch_size", "quantize", "fp8_compute", "dtype"};
+    const std::string text = from_first([&] {
+      std::error_code missing;
+      const fs::path before = output_ / "config.toml";
+      const bool is_asked = config_.batch_size == 0 || !config_.memory.empty();
+      if (!is_asked || !config_.resume || !fs::exists(before, missing)) return std::string();
       TrainConfig begun;
       read_toml(begun, before);
-      config_.batch_size = begun.batch_size;
+      std::string words;
+      for (const char* key : kKept) words += find_option(key)->toml(begun) + " ";
+      std::erase(words, '"');
+      return words;
+    });
+    if (text.empty()) return {};
+    TrainConfig begun;
+    std::istringstream words(text);
+    for (const char* key : kKept) {
+      std::string word;
+      words >> word;
+      find_option(key)->set(begun, {word});
+    }
+    return begun;
+  }
+
+  void choose_batch() {
+    config_.batch_size = 1;
+    job_->set_memory(config_);
+    if (begun_with_) {
+      config_.batch_size = begun_with_->batch_size;
     } else {
       const std::optional<size_t> size =
-          config_.memory.empty() ? free_memory(backend_.name()) : memory_sizes(config_, backend_.name()).front();
+          config_.memory.empty() ? memory_.device : memory_sizes(config_, backend_.name(), memory_.device).front();
       check(size.has_value(), "--batch-size auto: how much memory is free on {} is not known; expected a number",
             backend_.name());
-      config_.batch_size = batch_that_fits({.size = *size, .host = host_limit(config_.host_memory)}, config_, model_,
-                                           kind_, job_->largest(), std::min<int64_t>(job_->steps(1), 64));
+      config_.batch_size =
+          batch_that_fits({.size = *size, .host = memory_.host}, config_, model_, kind_, job_->largest(),
+                          std::clamp<int64_t>(job_->steps(1) / ranks_.count(), 1, 64));
     }
     progress_.say(fmt::format("--batch-size auto: {}.", config_.batch_size));
     job_->set_memory(config_);
   }
 
-  // A run that goes on keeps the precision with which it began.
   void choose_for_memory() {
-    const std::vector<size_t> sizes = memory_sizes(config_, backend_.name());
+    const std::vector<size_t> sizes = memory_sizes(config_, backend_.name(), memory_.device);
     check_usage(sizes.size() == 1, "--memory: expected one size, found {}", sizes.size());
-    TrainConfig asked = job_->planned(config_);
-    std::error_code missing;
-    const fs::path before = output_ / "config.toml";
-    const bool goes_on = config_.resume && fs::exists(before, missing);
-    if (goes_on) {
-      TrainConfig begun;
-      read_toml(begun, before);
-      asked.quantize = begun.quantize;
-      asked.fp8_compute = begun.fp8_compute;
-      asked.dtype = begun.dtype;
+    TrainConfig asked = planned();
+    if (begun_with_) {
+      asked.quantize = begun_with_->quantize;
+      asked.fp8_compute = begun_with_->fp8_compute;
+      asked.dtype = begun_with_->dtype;
     }
     const MemoryChoices choices = wick::choose_for_memory(
-        {.size = sizes.front(), .host = host_limit(config_.host_memory), .keeps_precision = goes_on}, asked, model_,
-        kind_, job_->largest());
+        {.size = sizes.front(), .host = memory_.host, .keeps_precision = begun_with_.has_value()}, asked, model_, kind_,
+        job_->largest());
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
     progress_.say(words + ".");
@@ -733,7 +757,7 @@ class Run {
   fs::path state_folder() const { return output_ / "state"; }
   fs::path data_list() const { return state_folder() / "dataset.sha256"; }
   // As the plan counts it: with memory taken outside the device's Memory.
-  size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
+  size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->beside(); }
 
   Progress setup_progress() {
     return [this](const std::string& what, size_t done, size_t total) {
@@ -790,6 +814,8 @@ class Run {
   TrainRng rng_;
   std::unique_ptr<Job> job_;
   std::map<std::string, std::string> fingerprint_, settings_;
+  RankMemory memory_;
+  std::optional<TrainConfig> begun_with_;  // where the run goes on and chooses for itself
   std::optional<SavedState> resumed_;
   std::optional<MemoryPlan> plan_;
   std::optional<size_t> free_;  // memory of the device before the run

@@ -1,7 +1,7 @@
 // A CUDA module that another build of Wick left behind.
 #include "wick/backend/module.h"
 
-const wick::BackendModule* wick_backend_module() {
+extern "C" __attribute__((visibility("default"))) const wick::BackendModule* wick_backend_module() {
   static const wick::BackendModule module{"of another build", nullptr, nullptr, nullptr};
   return &module;
 }

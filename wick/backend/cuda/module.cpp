@@ -10,6 +10,7 @@
 #include "wick/backend/cuda/kernels.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
+#include "wick/backend/cuda/runtime/links.h"
 #include "wick/backend/cuda/runtime/nccl.h"
 
 namespace wick {
@@ -74,6 +75,7 @@ BackendReport report(bool detailed) {
   if (!detailed) return r;
   r.libraries = {fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)), Cublas::describe(),
                  Cudnn::describe(), describe_nccl()};
+  r.links = describe_links(count);
   return r;
 }
 
