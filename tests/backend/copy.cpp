@@ -186,5 +186,28 @@ TEST(CopyMany, copies_or_adds_to_each) {
   backend().copy_many({}, true);
 }
 
+// As copies of factors lie whose ranks are padded: what pads them stays.
+TEST(CopyMany, of_rows_with_gaps_in_the_tested_dtype) {
+  for (const bool add : {false, true}) {
+    std::vector<Tensor> inputs, outputs, wants;
+    std::vector<Copied> all;
+    for (int64_t i = between(1, 900); i > 0; --i) {
+      const int64_t rows = between(1, 40), cols = between(1, 9), width = cols + between(0, 5);
+      const Tensor y = random({rows, width}, Layout::packed, activations()), x = random({rows, cols});
+      const Tensor sums = poisoned({rows, width}), want = poisoned({rows, width}, Layout::packed, activations());
+      cpu_backend().copy(sums, y);
+      for (int64_t at = 0; at < x.numel(); ++at) {
+        float& sum = sums.data<float>()[at / cols * width + at % cols];
+        sum = x.data<float>()[at] + (add ? sum : 0);
+      }
+      cpu_backend().copy(want, sums);
+      all.push_back({y.window({rows, cols}, {width, 1}), x});
+      inputs.push_back(x), outputs.push_back(y), wants.push_back(want);
+    }
+    backend().copy_many(all, add);
+    for (size_t i = 0; i < outputs.size(); ++i) expect_same_bits(outputs[i], wants[i], "copy_many");
+  }
+}
+
 }  // namespace
 }  // namespace wick

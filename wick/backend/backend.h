@@ -292,7 +292,8 @@ class Collective {
   virtual void abort() noexcept = 0;
 };
 
-// One of many tensors that are copied at once: f32, and y contiguous, of x's shape. No two y overlap, nor any x.
+// One of many tensors that are copied at once: x is f32, and y, of its shape, of floats in rows that may lie apart. No
+// two y overlap, nor a y with an x.
 struct Copied {
   View y, x;
 };
@@ -408,10 +409,10 @@ class Backend {
 
   // ==== The second tier: ComposedBackend makes these of calls of the first.
 
-  virtual void affine(View y, View x, float scale, float shift) = 0;  // y = scale * x + shift; y may be x
-  virtual void accumulate(View y, View x, float scale) = 0;           // y += scale * x; the same shape
+  virtual void affine(View y, View x, float scale, float shift) = 0;     // y = scale * x + shift; y may be x
+  virtual void accumulate(View y, View x, float scale) = 0;              // y += scale * x; the same shape
   virtual void copy_many(const std::vector<Copied>& all, bool add) = 0;  // y = x, or y += x, of each
-  virtual void softmax(View y, View x) = 0;                           // over the last axis
+  virtual void softmax(View y, View x) = 0;                              // over the last axis
   virtual void softmax_backward(View dx, View dy, View y) = 0;
   // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
   virtual void mse(View loss, View a, View b) = 0;

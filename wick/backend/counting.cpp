@@ -19,9 +19,9 @@ constexpr DeviceKind kCpu{.name = "cpu",
                           .context_of = "the program, and scratch of the kernels",
                           .rates = {1e12, 20e9, 10e9, 10e9}};
 
-// An allowance until it is measured: of NCCL 2.2x with 2 to 8 GPUs of one Hopper host a device is said to hold 200 to
-// 400 MB of channels' buffers, communicator and kernels. The upper end.
-constexpr size_t kNccl = 384 * kMiB;
+// Measured on two H200 of one host, joined by NVLink, with NCCL 2.28 and sums in a captured step: 1086 MiB more than a
+// run alone took of each (bench/results/gpu-check-gpus-h200-2026-11-26.md). NCCL_MAX_NCHANNELS lowers it.
+constexpr size_t kNccl = 1088 * kMiB;
 
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's
 // workspace, the libraries' kernels and the graphs of three shapes of batches; 579 to 645 on an H200. A run lays its

@@ -246,8 +246,10 @@ void Optimizer::update(const Grads& grads) {
                           .average_warmup = options_.average_warmup,
                           .scales_loss = options_.scale_loss},
                          scalars_);
+  std::vector<Copied> padded;
   for (const Parameter& p : parameters_)
-    if (p.copy && !is_dense(p.copy)) backend.copy(p.copy, p.value);
+    if (p.copy && !is_dense(p.copy)) padded.push_back({p.copy, p.value});
+  backend.copy_many(padded, /*add=*/false);
 }
 
 std::vector<Optimizer::State> Optimizer::states() const {

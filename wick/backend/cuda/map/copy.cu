@@ -2,6 +2,8 @@
 #include <bit>
 #include <cassert>
 #include <deque>
+#include <map>
+#include <optional>
 
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/linear/blocks.h"
@@ -297,16 +299,49 @@ __global__ void __launch_bounds__(kThreads) copy_slots(const __grid_constant__ S
   for (int64_t i = whole + threadIdx.x; i < end; i += kThreads) slot.y[i] = kAdd ? slot.y[i] + slot.x[i] : slot.x[i];
 }
 
+// Rows of another dtype, or with gaps between them: copies of factors whose ranks are padded.
+struct RowSlot {
+  void* y;
+  const float* x;
+  int64_t numel, stride;
+  uint32_t cols;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) copy_rows(const __grid_constant__ SlotTable<RowSlot> table, bool add) {
+  const auto [slot, begin, end] = part_of(table, blockIdx.x);
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    T& y = static_cast<T*>(slot.y)[i / slot.cols * slot.stride + i % slot.cols];
+    y = from_float<T>(add ? to_float(y) + slot.x[i] : slot.x[i]);
+  }
+}
+
 }  // namespace
 
 void CudaBackend::copy_many(const std::vector<Copied>& all, bool add) {
   std::deque<DenseInput> inputs;
-  std::vector<CopySlot> slots;
-  for (const auto& [y, x] : all)
-    slots.push_back({y.as<float>(), inputs.emplace_back(*this, x, DType::f32).as<float>(), y.numel()});
-  in_tables(slots, [&](const SlotTable<CopySlot>& table) {
+  std::vector<CopySlot> dense;
+  std::map<DType, std::vector<RowSlot>> others;
+  for (const auto& [y, x] : all) {
+    if (x.numel() == 0) continue;
+    const float* const from = inputs.emplace_back(*this, x, DType::f32).as<float>();
+    if (y.dtype == DType::f32 && y.contiguous()) {
+      dense.push_back({y.as<float>(), from, y.numel()});
+      continue;
+    }
+    const std::optional<Rows> rows = rows_of(y);
+    check(rows.has_value(), "copy_many: y is neither contiguous nor rows, with shape {}", y.shape);
+    others[y.dtype].push_back({y.data, from, y.numel(), rows->stride, uint32_t(rows->cols)});
+  }
+  in_tables(dense, [&](const SlotTable<CopySlot>& table) {
     launch("copy_many", stream_, {table.blocks, kThreads}, add ? copy_slots<true> : copy_slots<false>, table);
   });
+  for (const auto& [dtype, slots] : others)
+    dispatch_float(dtype, [&, &rows = slots]<class T>(Type<T>) {
+      in_tables(rows, [&](const SlotTable<RowSlot>& table) {
+        launch("copy_many of rows", stream_, {table.blocks, kThreads}, copy_rows<T>, table, add);
+      });
+    });
 }
 
 void CudaBackend::copy(View to, View from) {
