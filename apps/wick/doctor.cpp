@@ -43,7 +43,7 @@ void print_links(const BackendReport& cuda) {
                                   means));
 }
 
-// What a launcher has told this process of its place in a run.
+// This process's place in a run, by the launcher's variables.
 void print_rank() try {
   const std::optional<RankPlace> place = rank_from_environment();
   if (!place) return;

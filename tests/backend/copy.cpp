@@ -157,7 +157,7 @@ TEST(Copy, touches_only_the_view) {
   EXPECT_EQ(sum, 2500 + 400);
 }
 
-// Of tensors at odd places of one buffer, as gradients lie: what lies between them stays.
+// Gradients lie so: at odd places of one buffer, whose other elements stay.
 TEST(CopyMany, copies_or_adds_to_each) {
   for (const bool add : {false, true}) {
     std::vector<Tensor> inputs;
@@ -186,7 +186,7 @@ TEST(CopyMany, copies_or_adds_to_each) {
   backend().copy_many({}, true);
 }
 
-// As copies of factors lie whose ranks are padded: what pads them stays.
+// Copies of factors of padded ranks lie so: the padding stays.
 TEST(CopyMany, of_rows_with_gaps_in_the_tested_dtype) {
   for (const bool add : {false, true}) {
     std::vector<Tensor> inputs, outputs, wants;

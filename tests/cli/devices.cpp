@@ -56,7 +56,7 @@ TEST(Devices, ThreadsWaitBrieflyUnlessToldOtherwise) {
   EXPECT_NE(waits_by("GOMP_SPINCOUNT=7 ").find("wait by GOMP_SPINCOUNT=7\n"), std::string::npos);
 }
 
-// Of a module that tells of four devices.
+// The module here tells of four devices.
 const std::string kFour = "WICK_CUDA_MODULE='" WICK_DEVICES_MODULE "' ";
 
 TEST(Devices, LinksAreTold) {
@@ -72,7 +72,7 @@ TEST(Devices, LinksAreTold) {
   EXPECT_EQ(run_wick("doctor", kNoGpu).out.find("link  "), std::string::npos);
 }
 
-// What a launcher says of this process, or what is wrong with it; nothing without one.
+// The row shows the launcher's place for this process, or the fault in its variables; without a launcher there is none.
 TEST(Devices, ThePlaceAmongRanksIsTold) {
   const auto rank = [](const std::string& variables) {
     const Outcome doctor = run_wick("doctor", variables + " " + kNoGpu);
@@ -95,7 +95,7 @@ std::string planned(const std::string& flags, const std::string& prefix = kNoGpu
   return plan.out;
 }
 
-// Of a machine that may be another one.
+// The planned devices may be those of another machine.
 TEST(Devices, SeveralArePlanned) {
   const std::string one = planned("--gpus 1"), four = planned("--gpus 4 --accumulate 2");
   EXPECT_EQ(one, planned("--device cuda"));
@@ -109,7 +109,7 @@ TEST(Devices, SeveralArePlanned) {
   EXPECT_NE(text.find("\n3 devices x 1 x accumulate 1 = 3 rows a step\n"), std::string::npos) << text;
 }
 
-// What is free is the least of them.
+// The plan compares with the device that has the least free memory.
 TEST(Devices, SeveralThatAreHereArePlanned) {
   if (built_in()) GTEST_SKIP() << "no module is opened";
   EXPECT_NE(planned("--gpus all", kFour).find("; 40.0 GiB are free\n"), std::string::npos);

@@ -19,7 +19,7 @@ uint64_t fresh_seed() {
 
 const std::vector<size_t> kSizes = {0, 1, 3, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, (6 << 18) + 17};
 
-// Of magnitudes so different that another order of addition would give other bits.
+// Values of such different magnitudes that another order of addition would give other bits.
 std::vector<float> make_values(int rank) {
   std::vector<float> values(kSizes.back());
   uint64_t state = fresh_seed() + uint64_t(rank) * 0x9e3779b97f4a7c15;

@@ -76,7 +76,7 @@ TEST(FailureTest, AllStoppedForAWhileGoOn) {
   }
 }
 
-// Nobody waits for a rank whose own work takes long, but it is not lost.
+// A rank that works for long without a call is not lost.
 TEST(FailureTest, BusyForLongerThanTheSilence) {
   for (const int busy : {0, 1}) {
     const auto results = run_threads(Ranks::of_threads(3, 400ms), [busy](Ranks& ranks) {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "io/files.h"
+#include "source_dir.h"
 #include "wick/io/safetensors.h"
 
 namespace wick {
@@ -70,6 +71,16 @@ class ChildProcess {
   std::filesystem::path out_, err_;
   pid_t pid_ = 0;
 };
+
+// Five of data/tiny-style with their captions, into a new folder.
+inline void copy_pictures(const std::filesystem::path& folder) {
+  std::filesystem::create_directory(folder);
+  for (const char* name : {"0001", "0002", "0009", "0012", "0015"})
+    for (const char* extension : {".png", ".jpg", ".webp", ".txt"}) {
+      const std::filesystem::path file = test::source_dir() / "data/tiny-style" / (std::string(name) + extension);
+      if (std::filesystem::exists(file)) std::filesystem::copy_file(file, folder / file.filename());
+    }
+}
 
 // All arguments except a flag and its one value.
 inline std::vector<std::string> without(std::vector<std::string> all, const std::string& flag) {

@@ -94,12 +94,7 @@ class RanksTest : public testing::Test {
   void SetUp() override {
     if (!test::backend().memory().on_host()) GTEST_SKIP() << "these ranks are of the CPU";
     ::setenv("SOURCE_DATE_EPOCH", "1700000000", 1);
-    fs::create_directory(folder_ / "pictures");
-    for (const char* name : {"0001", "0002", "0009", "0012", "0015"})
-      for (const char* extension : {".png", ".jpg", ".webp", ".txt"}) {
-        const fs::path file = kSource / "data/tiny-style" / (std::string(name) + extension);
-        if (fs::exists(file)) fs::copy_file(file, folder_ / "pictures" / file.filename());
-      }
+    copy_pictures(folder_ / "pictures");
   }
 
   Words pictures(const std::string& output, const Words& more = {}) const {

@@ -44,12 +44,7 @@ class RunTest : public testing::Test {
  protected:
   void SetUp() override {
     ::setenv("SOURCE_DATE_EPOCH", "1700000000", 1);  // equal runs leave equal files
-    fs::create_directory(folder_ / "pictures");
-    for (const char* name : {"0001", "0002", "0009", "0012", "0015"})
-      for (const char* extension : {".png", ".jpg", ".webp", ".txt"}) {
-        const fs::path file = kSource / "data/tiny-style" / (std::string(name) + extension);
-        if (fs::exists(file)) fs::copy_file(file, folder_ / "pictures" / file.filename());
-      }
+    copy_pictures(folder_ / "pictures");
   }
 
   std::vector<std::string> arguments(const std::string& output, const std::vector<std::string>& more = {}) const {

@@ -1,5 +1,8 @@
 #include "wick/train/gradient_buffer.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -79,7 +82,10 @@ void GradientBuffer::added(Grads& grads, uint64_t id) {
 
 void GradientBuffer::end(Grads& grads) {
   grads.watch({});
-  if (order_.empty()) arrange(last_added_);
+  if (order_.empty()) {
+    arrange(last_added_);
+    if (ranks_) ranks_->check_same("order of gradients", fmt::format("{}", fmt::join(order_, " ")));
+  }
   if (ranks_ && !expected_) known_[kind_] = seen_;
   if (!ranks_ || place_ == Place::before_others) return write(grads, 0, parameters_.size());
   while (next_part_ < parts_.size()) sum_part(grads);

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <vector>
 
 namespace wick {
 
@@ -25,6 +26,12 @@ void RankSums::add(const Tensor& x) {
     collective_->sum(x);
   else
     ranks_.sum(x.detached().data<float>(), size_t(x.numel()));
+}
+
+void RankSums::check_same(const char* what, const std::string& text) {
+  const std::vector<std::string> all = ranks_.exchange(text);
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    check(all[rank] == all[0], "rank {} has another {} than rank 0; is it another version of Wick?", rank, what);
 }
 
 void RankSums::join() {

@@ -21,6 +21,8 @@ class RankSums {
   // before, and for what is enqueued behind join().
   void add(const Tensor& x);
   void join();
+  // Throws Error unless all ranks have the same text, which is about `what`. On the host: not in a captured step.
+  void check_same(const char* what, const std::string& text);
 
  private:
   Ranks& ranks_;
