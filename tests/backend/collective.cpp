@@ -266,6 +266,32 @@ TEST_P(Collectives, AbortEndsWhatWaits) {
   });
 }
 
+// A captured sum waits on the device. The others never replay theirs.
+TEST_P(Collectives, AbortEndsAReplay) {
+  using namespace std::chrono_literals;
+  if (!GetParam()) GTEST_SKIP() << "NCCL connects before";
+  std::atomic<bool> ended{false};
+  on_members([&](Backend& backend, Collective& collective, int rank) {
+    const Tensor x = Tensor::empty({1 << 20}, DType::f32, backend.memory());
+    backend.fill(x, 1);
+    backend.memory().enter_arena();
+    const auto replay = backend.capture([&] { collective.sum(x), collective.join(); });
+    backend.memory().leave_arena();
+    if (rank == 0) {
+      replay->run();
+      std::this_thread::sleep_for(100ms);
+      collective.abort();
+      (void)x.to_vector();
+      ended = true;
+    }
+    while (!ended) std::this_thread::sleep_for(1ms);
+    collective.abort();
+    EXPECT_THROW(collective.sum(x), Error);
+    backend.fill(x, 3);
+    EXPECT_EQ(x.to_vector().back(), 3);
+  });
+}
+
 // The results of some calls that load libraries, choose kernels and are recorded.
 std::vector<Tensor> computed(Backend& backend) {
   Memory& memory = backend.memory();

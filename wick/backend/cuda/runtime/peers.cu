@@ -52,6 +52,13 @@ __global__ void sum_single(float* y, float* also, Terms terms, int64_t count) {
   sum_terms<float>(y, also, terms, count, [](float& sum, float x) { sum += x; });
 }
 
+// A kernel is loaded when it is first asked for, and that never ended while a stream of the device waited for a signal.
+void load_kernels() {
+  cudaFuncAttributes attributes;
+  for (const auto kernel : {sum_wide, sum_single})
+    cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+}
+
 // The driver's, by name: the library that holds it is not linked.
 decltype(&cuStreamBatchMemOp) memory_operations() {
   static const auto found = [] {
@@ -170,6 +177,7 @@ class PeerCollective final : public Collective {
     int least = 0, greatest = 0;
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     cuda_check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest), "creating a stream");
+    load_kernels();
   }
 
   ~PeerCollective() override {
@@ -267,20 +275,48 @@ class PeerCollective final : public Collective {
     cuda_check(cudaGetLastError(), "adding gradients of devices");
   }
 
-  // All others are told, and all have told, once what the stream did before is done.
+  // All others are told, and all have told, once what the stream did before is done. In a captured step the device
+  // waits. Elsewhere the host does: a first call of something else would load its kernels, and loading waits for
+  // devices.
   void tell_and_wait(PeerGroup::Signal signal) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda_check(cudaStreamIsCapturing(side_, &status), "cudaStreamIsCapturing");
+    if (status == cudaStreamCaptureStatusNone)
+      wait_on_host(signal);
+    else
+      wait_on_device(signal);
+  }
+
+  std::vector<int> others() const {
+    std::vector<int> all;
+    for (int rank = 0; rank < group_->count(); ++rank)
+      if (rank != rank_) all.push_back(rank);
+    return all;
+  }
+
+  void wait_on_host(PeerGroup::Signal signal) {
+    cuda_check(cudaStreamSynchronize(side_), "waiting for the device");
+    for (const int other : others()) std::atomic_ref(*group_->flag(signal, other, rank_)).store(1);
+    for (const int other : others()) {
+      const std::atomic_ref flag(*group_->flag(signal, rank_, other));
+      while (flag.load() == 0) std::this_thread::sleep_for(std::chrono::microseconds(5));
+      check_alive();
+      flag.store(0);
+    }
+  }
+
+  void wait_on_device(PeerGroup::Signal signal) {
     std::vector<CUstreamBatchMemOpParams> all;
     const auto add = [&](CUstreamBatchMemOpType what, int to, int from, uint32_t value) {
-      CUstreamBatchMemOpParams& one = all.emplace_back();
-      one.writeValue = {
-          .operation = what, .address = reinterpret_cast<CUdeviceptr>(group_->flag(signal, to, from)), .value = value};
-      if (what == CU_STREAM_MEM_OP_WAIT_VALUE_32) one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+      auto& one = all.emplace_back().writeValue;
+      one.operation = what;
+      one.address = reinterpret_cast<CUdeviceptr>(group_->flag(signal, to, from));
+      one.value = value;
     };
-    for (int other = 0; other < group_->count(); ++other)
-      if (other != rank_) add(CU_STREAM_MEM_OP_WRITE_VALUE_32, other, rank_, 1);
-    for (int other = 0; other < group_->count(); ++other) {
-      if (other == rank_) continue;
+    for (const int other : others()) add(CU_STREAM_MEM_OP_WRITE_VALUE_32, other, rank_, 1);
+    for (const int other : others()) {
       add(CU_STREAM_MEM_OP_WAIT_VALUE_32, rank_, other, 1);
+      all.back().waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
       add(CU_STREAM_MEM_OP_WRITE_VALUE_32, rank_, other, 0);
     }
     const CUresult status = memory_operations()(side_, unsigned(all.size()), all.data(), 0);
