@@ -64,6 +64,14 @@ std::string check_messages(Ranks& ranks) {
       ranks.broadcast(data.data(), bytes);
       if (data != std::string(bytes, 'x')) return "another broadcast of " + std::to_string(bytes);
     }
+    for (int from = 0; from < ranks.count(); ++from)
+      for (const size_t bytes : {size_t{0}, size_t{1}, (size_t{7} << 20) + 5}) {
+        const char own = char('a' + ranks.rank());
+        std::string data(bytes, own);
+        ranks.fetch(data.data(), bytes, from);
+        if (data != std::string(bytes, ranks.is_first() ? char('a' + from) : own))
+          return "another fetch of " + std::to_string(bytes);
+      }
     ranks.barrier();
   }
   return "";
@@ -131,6 +139,7 @@ TEST(RanksTest, Alone) {
   float value = 2;
   alone.sum(&value, 1);
   alone.broadcast(&value, sizeof value);
+  alone.fetch(&value, sizeof value, 0);
   alone.barrier();
   alone.on_failure([](const std::string&) { FAIL(); });
   alone.fail("disk full");

@@ -197,7 +197,7 @@ TEST_F(RendezvousTest, AnotherVersionIsRefused) {
   socket.send(&other, sizeof other);
   const Answer refusal = answer(socket);
   EXPECT_EQ(refusal.verdict, Verdict::refused);
-  expect_parts(text_of(refusal.text), {"version 1", "found version 7", "run the same program"});
+  expect_parts(text_of(refusal.text), {"version 2", "found version 7", "run the same program"});
   EXPECT_TRUE(is_closed(socket));
   EXPECT_EQ(connect_as(place(1, 2)), "");
   first.join();

@@ -72,8 +72,8 @@ TEST(OptimizerDefaults, AreThoseOfTheDocument) {
     const auto kind = OptimizerKind(i);
     const OptimizerOptions options = OptimizerOptions::of(kind);
     size_t states = 0;
-    for (const auto& [name, value] : Optimizer({factor}, options).states())
-      if (name.ends_with(".a") && name != "param.a") states += size_t(value.numel()) * size_of(value.dtype());
+    for (const Optimizer::State& s : Optimizer({factor}, options).states())
+      if (s.name.ends_with(".a") && s.name != "param.a") states += size_t(bytes_of(s.dtype, s.shape));
     const std::string betas =
         options.rule.beta1 == 0 ? "-" : fmt::format("{}, {}", options.rule.beta1, options.rule.beta2);
     const std::string row = fmt::format("\n| {} | {} | {} | {:.0f} |", name_of(kind), default_lr(kind), betas,

@@ -127,7 +127,7 @@ TEST_P(GoldenOptimizer, StatesOf8BitsAreThoseOfBitsandbytes) {
   Optimizer optimizer(parameters_, OptimizerOptions::of(config_));
   const int64_t steps = std::stoi(in_.metadata().at("steps"));
   const auto golden_name = [](const std::string& name) { return name == "param.large" ? "large" : name; };
-  for (const auto& [name, value] : optimizer.states())
+  for (const auto& [name, value, shape, dtype, owner] : optimizer.states())
     if (name.ends_with(".large"))
       value.backend().copy(value.detached(), out_.load("before." + golden_name(name)).to(value.memory()));
   const float before = float(steps - 1);
@@ -137,7 +137,7 @@ TEST_P(GoldenOptimizer, StatesOf8BitsAreThoseOfBitsandbytes) {
   optimizer.update(gradients(steps - 1));
   expect_map("map.m", kSignedMap);
   if (out_.tensors().contains("map.v")) expect_map("map.v", kUnsignedMap);
-  for (const auto& [name, value] : optimizer.states()) {
+  for (const auto& [name, value, shape, dtype, owner] : optimizer.states()) {
     if (!name.ends_with(".large")) continue;
     if (value.dtype() == DType::u8)
       expect_codes(value, name, name.starts_with("m.") ? kSignedMap : kUnsignedMap);

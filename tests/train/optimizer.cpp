@@ -34,8 +34,8 @@ Grads gradient_of(const Tensor& parameter, const std::vector<float>& values) {
 }
 
 Tensor state_of(const Optimizer& optimizer, const std::string& name) {
-  for (const auto& [key, value] : optimizer.states())
-    if (key == name) return value;
+  for (const Optimizer::State& state : optimizer.states())
+    if (state.name == name) return state.value;
   fail("there is no state {}", name);
 }
 
@@ -82,7 +82,7 @@ TEST(AdamW, AParameterWithoutAGradientStays) {
 TEST(AdamW, StatesHaveTheNamesOfStateFiles) {
   const auto names = [](const Optimizer& optimizer) {
     std::vector<std::string> all;
-    for (const auto& [name, value] : optimizer.states()) all.push_back(name);
+    for (const Optimizer::State& state : optimizer.states()) all.push_back(state.name);
     return all;
   };
   const std::vector<Parameter> parameters = {{"a", vector({0}).trainable()}, {"b", vector({0, 1}).trainable()}};
@@ -94,8 +94,11 @@ TEST(AdamW, StatesHaveTheNamesOfStateFiles) {
   const Parameter matrix{"a", zeros({64, 65}, DType::f32, test::memory()).trainable()};
   const auto described = [](const Parameter& p, OptimizerKind kind) {
     std::string all;
-    for (const auto& [name, value] : Optimizer({p}, OptimizerOptions::of(kind)).states())
-      all += fmt::format("{} {} {}, ", name, name_of(value.dtype()), value.shape());
+    for (const Optimizer::State& state : Optimizer({p}, OptimizerOptions::of(kind)).states()) {
+      EXPECT_EQ(state.value.shape(), state.shape);
+      EXPECT_EQ(state.value.dtype(), state.dtype);
+      all += fmt::format("{} {} {}, ", state.name, name_of(state.dtype), state.shape);
+    }
     return all;
   };
   const std::string param = "param.a f32 [64, 65], ", scalars = "optimizer f32 [8], ";

@@ -50,7 +50,9 @@ Measured measure(const TrainConfig& config, Size bucket, const BlockSchedule& bl
       make_task(config, kModel, test::backend(),
                 {.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}}, block_schedule);
   Measured measured{.encoding = peak()};
-  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
+  Shard shard = shard_of(config, 0);
+  shard.rank = largest_owner(task->parameters(), shard.count);
+  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config), shard);
   TrainStep step(*task, optimizer, StepOrder::of(config.accumulate * config.ranks, 0, config.ranks), !config.no_graph);
   TrainRng rng(1);
   memory.reset_peak();
@@ -278,6 +280,21 @@ TEST(Plan, ATextEncoderToo) {
   expect_planned({.targets = {"text_encoder.*q_proj", "unet.*attn1.to_q"}, .rank = 4, .alpha = 4, .batch_size = 2});
 }
 TEST(Plan, TheWholeUNet) { expect_planned({.train = TrainMode::full, .batch_size = 2}); }
+// Each of four ranks keeps a quarter of the moments; a state file has them all.
+TEST(Plan, ShardsOfTheWholeUNet) {
+  const auto plan = [](int64_t ranks, OptimizerKind kind) {
+    TrainConfig config{.model = kModel, .train = TrainMode::full, .accumulate = ranks > 1 ? 1 : 2, .optimizer = kind};
+    config.resolution = {64};
+    config.ranks = ranks;
+    if (ranks > 1 && kind == OptimizerKind::adamw) expect_planned(config);
+    return plan_memory(config, kModel, device_kind("cpu"));
+  };
+  const MemoryPlan alone = plan(1, OptimizerKind::adamw), sharded = plan(4, OptimizerKind::adamw);
+  const double moments = 8 * double(alone.trained), saved = double(alone.optimizer) - double(sharded.optimizer);
+  EXPECT_NEAR(saved / moments, 0.75, 0.05);
+  EXPECT_EQ(alone.state, sharded.state);
+  EXPECT_EQ(plan(1, OptimizerKind::prodigy).optimizer, plan(4, OptimizerKind::prodigy).optimizer);
+}
 TEST(Plan, TheVae) { expect_planned({.train = TrainMode::vae, .batch_size = 2}); }
 
 TEST(Plan, WhatSavesMemoryIsFound) {

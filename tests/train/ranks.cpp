@@ -160,6 +160,8 @@ class RanksTest : public testing::Test {
                       more);
   }
 
+  static Words whole_weights(const Words& more) { return with_flags({"--train", "full", "--lr", "1e-3"}, more); }
+
   // To its good end: on one device, or on so many ranks. What it said.
   std::string run(const Words& words, int ranks = 1) const {
     const std::vector<Outcome> all =
@@ -178,6 +180,9 @@ class RanksTest : public testing::Test {
     return folder_ / output / "model/model.safetensors";
   }
   std::string result(const std::string& output) const { return tensors_of(result_file(output)); }
+  std::string state(const std::string& output) const {
+    return tensors_of(state_files(folder_ / output / "state").front());
+  }
   std::vector<std::string> losses(const std::string& output) const { return logged(folder_ / output); }
   std::vector<double> numbers(const std::string& output, const char* key) const {
     std::vector<double> all;
@@ -263,6 +268,59 @@ TEST_F(RanksTest, TrainLanguageModels) {
     run(text(kind + "-ranks", flags), 2);
     expect_same(kind + "-one", kind + "-ranks");
   }
+}
+
+// Averages are validated, shown and saved on the way. ShardsTest has the other optimizers.
+TEST_F(RanksTest, ShardTheStatesOfWholeWeights) {
+  text("data");
+  const std::string prompts = (folder_ / "p.txt").string();
+  write_plain(prompts, "Once upon a time --s 5\n");
+  const Words validated = {"--steps", "4", "--val", (folder_ / "a.jsonl").string(), "--val-every", "2"};
+  const std::vector<std::pair<Words, int>> rows = {
+      {{"adamw", "--ema", "0.9", "--sample-prompts", prompts, "--sample-every", "2"}, 2},
+      {{"adamw8bit"}, 3},
+      {{"adafactor"}, 2},
+      {{"prodigy", "--lr", "1"}, 2},
+      {{"schedule-free"}, 3}};
+  for (const auto& [optimizer, count] : rows) {
+    const std::string name = optimizer[0], one = name + "-one", ranks = name + "-ranks";
+    const Words flags = with_flags(whole_weights(validated), Words{"--optimizer"} + optimizer);
+    run(text(one, flags + Words{"--accumulate", std::to_string(count)}));
+    run(text(ranks, flags), count);
+    EXPECT_EQ(numbers(one, "grad_norm"), numbers(ranks, "grad_norm")) << name;
+    if (count == 2) {  // a third of a loss is rounded
+      EXPECT_EQ(losses(one), losses(ranks)) << name;
+    }
+    EXPECT_EQ(result(one), result(ranks)) << name;
+    EXPECT_EQ(state(one), state(ranks)) << name;
+    EXPECT_EQ(files(one), files(ranks)) << name;
+    for (const std::string& file : files(one))
+      if (file.ends_with(".txt")) {
+        EXPECT_EQ(read_plain(folder_ / one / file), read_plain(folder_ / ranks / file)) << file;
+      }
+  }
+}
+
+// Stopped, from one device to several and back: all have the bits of a run that nobody stopped.
+TEST_F(RanksTest, ShardsGoOnOnOtherNumbersOfRanks) {
+  const Words flags = whole_weights({"--ema", "0.9"});
+  RankProcesses ranks(2, text("stopped", with_flags(flags, {"--steps", "10000"})));
+  await_steps("stopped", 2);
+  ranks.signal(1, SIGINT);
+  for (const Outcome& outcome : ranks.wait()) EXPECT_EQ(outcome.code, 75) << outcome.err;
+  const size_t steps = losses("stopped").size();
+  fs::copy(folder_ / "stopped", folder_ / "alone", fs::copy_options::recursive);
+  const Words to_end = with_flags(flags, {"--steps", std::to_string(steps + 2)});
+  run(text("stopped", to_end + Words{"--resume"}), 2);
+  run(text("alone", to_end + Words{"--resume"}));
+  run(text("whole", with_flags(to_end, {"--accumulate", "2"})));
+  expect_same("stopped", "whole");
+  expect_same("alone", "whole");
+  const Words further = {"--steps", std::to_string(steps + 4)};
+  run(text("whole", with_flags(to_end, further + Words{"--accumulate", "2", "--resume"})), 2);
+  run(text("alone", with_flags(to_end, further) + Words{"--resume"}));
+  expect_same("alone", "whole");
+  EXPECT_EQ(state("alone"), state("whole"));
 }
 
 TEST_F(RanksTest, AreAFunctionOfTheirInputs) {
@@ -484,6 +542,9 @@ TEST_F(RanksTest, ABlownUpRunIsOneLineThatTellsWhatIsKept) {
   const SafetensorsFile state = SafetensorsFile::open(state_files(folder_ / "out/state").front());
   for (const auto& [name, info] : state.tensors())
     for (const float x : state.load(name).to_vector()) ASSERT_TRUE(std::isfinite(x)) << name;
+
+  RankProcesses sharded(2, text("sharded", whole_weights({"--lr", "1e30", "--state-every-minutes", "0"})));
+  expect_all_end(sharded, {"step 2: not a finite number, first in", "state of step 1 is kept in"});
 }
 
 // The word of one caption, of which CLIP makes numbers so large that their products in the UNet overflow.
@@ -521,6 +582,20 @@ TEST_F(RanksTest, AFullDiskIsOneLineOfAll) {
   EXPECT_EQ(read_plain(folder_ / "out/state/state-000002.safetensors"), before);
   run(pictures("out", flags + Words{"--resume"}), 2);
   expect_same("out", "whole");
+}
+
+// Room for a model, but for no state, which takes the shards of all.
+TEST_F(RanksTest, AFullDiskLeavesNoneWaitingWithItsShard) {
+  const auto small_disk = [](int rank) {
+    const rlimit limit{400'000, 400'000};
+    if (rank == 0) setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  RankProcesses asked(2, text("asked", whole_weights({"--save-every", "2"})), small_disk);
+  expect_all_end(asked, {rank_here(0), "asked/state/state-000002.safetensors"});
+  RankProcesses in_time(2, text("in-time", whole_weights({"--state-every-minutes", "0.00001"})), small_disk);
+  expect_all_end(in_time, {rank_here(0), "in-time/state/state-000008.safetensors"});
+  EXPECT_EQ(losses("in-time").size(), 8u) << "a state that nobody asked for ends nothing";
+  for (const char* output : {"asked", "in-time"}) expect_nothing_left_over(output);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ const char* name_of(Call call) {
       return "a sum";
     case Call::broadcast:
       return "a broadcast";
+    case Call::fetch:
+      return "a fetch";
     default:
       return "no call";
   }
@@ -46,8 +48,7 @@ FrameReader::Found FrameReader::next(const Socket& socket, Frame* frame) {
 }
 
 bool FrameReader::begin_payload() {
-  if (header_.type > FrameType::goodbye || header_.call > Call::broadcast || header_.payload > kMostPayload)
-    return false;
+  if (header_.type > FrameType::goodbye || header_.call > Call::fetch || header_.payload > kMostPayload) return false;
   frame_ = {header_.type, header_.call, std::string(header_.payload, '\0')};
   return true;
 }

@@ -19,7 +19,7 @@ enum class FrameType : uint8_t {
 };
 
 // The collective call to which data belong, by which ranks notice that they have come apart.
-enum class Call : uint8_t { none, exchange, sum, broadcast };
+enum class Call : uint8_t { none, exchange, sum, broadcast, fetch };
 const char* name_of(Call call);
 
 constexpr size_t kMostPayload = size_t{1} << 20;  // bytes

@@ -12,7 +12,7 @@ namespace wick {
 
 constexpr char kHelloMagic[8] = {'w', 'i', 'c', 'k', 'r', 'a', 'n', 'k'};
 constexpr char kAnswerMagic[8] = {'w', 'i', 'c', 'k', 'f', 'i', 'r', 's'};
-constexpr uint32_t kGreetingVersion = 1;  // of greetings and frames
+constexpr uint32_t kGreetingVersion = 2;  // of greetings and frames
 
 struct Hello {
   char magic[8];

@@ -152,6 +152,19 @@ void Ranks::broadcast(void* data, size_t bytes) {
   }
 }
 
+void Ranks::fetch(void* data, size_t bytes, int from) {
+  check();
+  if (from == 0 || (!is_first() && rank_ != from)) return;
+  for (size_t at = 0; at < bytes; at += kMostPayload) {
+    const size_t n = std::min(kMostPayload, bytes - at);
+    char* piece = static_cast<char*>(data) + at;
+    if (is_first())
+      std::memcpy(piece, receive_piece(*others_, from, Call::fetch, n).data(), n);
+    else
+      others_->send(0, to_bytes(FrameType::data, Call::fetch, piece, n));
+  }
+}
+
 void Ranks::barrier() { exchange(""); }
 
 void Ranks::fail(const std::string& cause) noexcept {

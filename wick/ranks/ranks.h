@@ -56,6 +56,8 @@ class Ranks {
   void sum(float* values, size_t count);
   // Data become rank 0's, which does not wait until all have them.
   void broadcast(void* data, size_t bytes);
+  // Rank 0's data become those of rank `from`, which does not wait until it has them. Other ranks take no part.
+  void fetch(void* data, size_t bytes, int from);
   // Returns once all have called it.
   void barrier();
 

@@ -30,6 +30,9 @@ class GradientBuffer {
   enum class Place { alone, before_others, last };
   void begin(Grads& grads, const std::string& kind, Place place);
   void end(Grads& grads);
+  // Behind the update: f32, flat, for anything that is as large as all gradients, until the next batch begins. The loss
+  // behind them stays.
+  Tensor room() const { return all_.window({all_.numel() - 1}, {1}); }
   Grads sums() const;  // windows of the buffer, each under its parameter's identity
 
  private:

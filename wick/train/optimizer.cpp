@@ -30,10 +30,14 @@ constexpr Defaults kDefaults[] = {
 
 using States = std::vector<Optimizer::State>;
 
-// States at the start, in the order of OptimizerKind's comments.
+Optimizer::State whole_state(std::string name, const Tensor& value) {
+  return {std::move(name), value, value.shape(), value.dtype()};
+}
+
+// States at the start, in the order of OptimizerKind's comments; without values where another rank keeps them.
 class NewStates {
  public:
-  explicit NewStates(const Parameter& p) : p_(p) {}
+  NewStates(const Parameter& p, int owner, bool is_owned) : p_(p), owner_(owner), is_owned_(is_owned) {}
 
   States operator()(OptimizerKind kind) && {
     switch (kind) {
@@ -56,14 +60,14 @@ class NewStates {
   }
 
  private:
-  void add(std::string_view name, Tensor state) {
-    all_.push_back({fmt::format("{}.{}", name, p_.name), std::move(state)});
+  void add(std::string_view name, Tensor state, const Shape& shape, DType dtype = DType::f32) {
+    all_.push_back({fmt::format("{}.{}", name, p_.name), std::move(state), shape, dtype, owner_});
   }
   void zero(std::string_view name, const Shape& shape, DType dtype = DType::f32) {
-    add(name, zeros(shape, dtype, p_.value.memory()));
+    add(name, is_owned_ ? zeros(shape, dtype, p_.value.memory()) : Tensor(), shape, dtype);
   }
   void zero(std::string_view name) { zero(name, p_.value.shape()); }
-  void value(std::string_view name) { add(name, clone(p_.value)); }
+  void value(std::string_view name) { add(name, is_owned_ ? clone(p_.value) : Tensor(), p_.value.shape()); }
 
   void coded(std::initializer_list<std::string_view> names) {
     const int64_t numel = p_.value.numel();
@@ -84,6 +88,8 @@ class NewStates {
   }
 
   const Parameter& p_;
+  const int owner_;
+  const bool is_owned_;
   States all_;
 };
 
@@ -142,21 +148,26 @@ double learning_rate(const TrainConfig& config, int64_t step) {
   return step < warmup ? lr * double(step + 1) / double(warmup) : lr;
 }
 
-Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options)
-    : parameters_(std::move(parameters)), options_(options) {
+Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options, Shard shard)
+    : parameters_(std::move(parameters)),
+      options_(options),
+      shard_(shard),
+      owners_(owners_of(parameters_, shard.count)) {
   const OptimizerKind kind = options_.rule.kind;
   const std::string_view rule = name_of(kind);
   check(kind != OptimizerKind::schedule_free || (options_.average == 0 && options_.rule.beta1 > 0),
         "{}: averages the parameters itself, by beta1; expected average 0 and beta1 above 0, found {} and {}", rule,
         options_.average, options_.rule.beta1);
+  check(kind != OptimizerKind::prodigy || !is_sharded(), "{}: its estimate needs the states of all parameters", rule);
   check(!parameters_.empty(), "{}: there is no parameter to train", rule);
   const MemoryScope scope(Purpose::optimizer);
-  for (const Parameter& p : parameters_) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
     check(p.value.tracked() && p.value.contiguous() && p.value.dtype() == DType::f32,
           "{}: {} should be a trainable, contiguous f32 tensor, found {} {}", rule, p.name, name_of(p.value.dtype()),
           p.value.shape());
-    rule_states_.push_back(NewStates(p)(kind));
-    if (options_.average > 0) averages_.push_back(clone(p.value));
+    rule_states_.push_back(NewStates(p, owners_[i], owns(i))(kind));
+    if (options_.average > 0) averages_.push_back(owns(i) ? clone(p.value) : Tensor());
   }
   std::vector<std::string> names;
   for (const Parameter& p : parameters_) names.push_back(p.name);
@@ -190,6 +201,7 @@ void Optimizer::go_on() { write_scalar(kHalted, 0); }
 void Optimizer::swap_averages() {
   if (options_.rule.kind == OptimizerKind::schedule_free) swap_schedule_free();
   for (size_t i = 0; i < averages_.size(); ++i) {
+    if (!owns(i)) continue;
     const Tensor value = clone(parameters_[i].value);
     value.backend().copy(parameters_[i].value, averages_[i]);
     value.backend().copy(averages_[i], value);
@@ -200,14 +212,16 @@ void Optimizer::swap_averages() {
 // Rounding keeps y from being found again from x and z: it is put aside.
 void Optimizer::swap_schedule_free() {
   const std::vector<Tensor> back = std::exchange(put_aside_, {});
+  if (back.empty()) put_aside_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!owns(i)) continue;
     const Tensor y = parameters_[i].value.detached();
     Backend& backend = y.backend();
     if (!back.empty()) {
       backend.copy(y, back[i].to(y.memory()));
       continue;
     }
-    put_aside_.push_back(y.memory().on_host() ? clone(y) : y.to(host_memory()));
+    put_aside_[i] = y.memory().on_host() ? clone(y) : y.to(host_memory());
     backend.accumulate(y, rule_states_[i].back().value - y, 1 - 1 / options_.rule.beta1);
   }
 }
@@ -226,14 +240,14 @@ void Optimizer::update(const Grads& grads) {
     if (!grad) continue;
     kept.push_back(contiguous(grad));
     by_part[parts_.of[i]].push_back(kept.back());
+    if (!owns(i)) continue;
     const Parameter& p = parameters_[i];
     OptimizerSlot& slot = slots.emplace_back(OptimizerSlot{.param = p.value, .grad = kept.back(), .rate = p.rate});
     for (const State& state : rule_states_[i]) slot.states.push_back(state.value);
     if (!averages_.empty()) slot.average = averages_[i];
     if (is_dense(p.copy)) slot.copy = p.copy;
   }
-  check(!slots.empty(), "{}: no parameter has a gradient; is the loss computed from them?",
-        name_of(options_.rule.kind));
+  check(!kept.empty(), "{}: no parameter has a gradient; is the loss computed from them?", name_of(options_.rule.kind));
 
   Backend& backend = parameters_.front().value.backend();
   for (size_t k = 0; k < by_part.size(); ++k)
@@ -247,20 +261,21 @@ void Optimizer::update(const Grads& grads) {
                           .scales_loss = options_.scale_loss},
                          scalars_);
   std::vector<Copied> padded;
-  for (const Parameter& p : parameters_)
-    if (p.copy && !is_dense(p.copy)) padded.push_back({p.copy, p.value});
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (const Parameter& p = parameters_[i]; owns(i) && p.copy && !is_dense(p.copy))
+      padded.push_back({p.copy, p.value});
   backend.copy_many(padded, /*add=*/false);
 }
 
 std::vector<Optimizer::State> Optimizer::states() const {
-  std::vector<State> all;
+  States all;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    all.push_back({"param." + p.name, p.value});
+    all.push_back(whole_state("param." + p.name, p.value));
     all.insert(all.end(), rule_states_[i].begin(), rule_states_[i].end());
-    if (!averages_.empty()) all.push_back({"ema." + p.name, averages_[i]});
+    if (!averages_.empty()) all.push_back({"ema." + p.name, averages_[i], p.value.shape(), DType::f32, owners_[i]});
   }
-  all.push_back({kScalarsName, scalars_});
+  all.push_back(whole_state(kScalarsName, scalars_));
   return all;
 }
 

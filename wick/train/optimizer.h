@@ -9,6 +9,7 @@
 #include "wick/nn/weights.h"
 #include "wick/train/config.h"
 #include "wick/train/model_parts.h"
+#include "wick/train/shards.h"
 
 namespace wick {
 
@@ -36,7 +37,9 @@ double learning_rate(const TrainConfig& config, int64_t step);
 
 class Optimizer {
  public:
-  Optimizer(std::vector<Parameter> parameters, OptimizerOptions options);
+  // Keeps the states and averages of the parameters that the shard owns, and updates those alone; the norm is of all
+  // gradients. share_values() is the caller's.
+  Optimizer(std::vector<Parameter> parameters, OptimizerOptions options, Shard shard = {});
 
   // One update with `scale` times the gradients; a parameter without a gradient stays as it is. Returns the norm of the
   // scaled gradients before clipping. If that is not finite nothing has been changed.
@@ -56,33 +59,43 @@ class Optimizer {
 
   OptimizerKind kind() const { return options_.rule.kind; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  bool is_sharded() const { return shard_.count > 1; }
+  const std::vector<int>& owners() const { return owners_; }  // of the parameters
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;
   void go_on();  // after a norm that was not finite: updates count again
   // Exchanges the averages for the parameters' values, and back when called again: those of `average`, or the ones that
-  // are schedule-free's result. Between the two nothing is to be updated or saved as a state.
+  // are schedule-free's result. Between the two nothing is to be updated or saved as a state. Of owned parameters
+  // alone.
   void swap_averages();
+  bool has_averages() const { return options_.average > 0 || kind() == OptimizerKind::schedule_free; }
 
   // Everything that a resumed run needs, as state files name it: of each parameter "param.NAME", the rule's states
   // ("m.NAME", "v.NAME"; in 8 bits "m.NAME", "m_absmax.NAME") and, with averages, "ema.NAME"; and the scalars,
-  // "optimizer".
+  // "optimizer". All ranks have the same list.
   struct State {
     std::string name;
-    Tensor value;
+    Tensor value;  // empty where another rank keeps it
+    Shape shape;
+    DType dtype;
+    int owner = 0;  // the rank that keeps it; 0 where all do
   };
   static constexpr const char* kScalarsName = "optimizer";
   std::vector<State> states() const;
 
  private:
+  bool owns(size_t parameter) const { return owners_[parameter] == shard_.rank; }
   Tensor scalar(int which) const;
   void write_scalar(int which, float value);
   void swap_schedule_free();
 
   std::vector<Parameter> parameters_;
   OptimizerOptions options_;
+  Shard shard_;
+  std::vector<int> owners_;
 
   std::vector<std::vector<State>> rule_states_;  // one list a parameter
-  std::vector<Tensor> averages_;
+  std::vector<Tensor> averages_;                 // one a parameter, if there are any; empty where not owned
   std::vector<Tensor> put_aside_;  // on the host, while schedule-free's averages are in the parameters' place
   Tensor scalars_;
   ModelParts parts_;

@@ -95,8 +95,10 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
   plan.about_weights = task->about_weights();
   for (const Parameter& p : task->parameters()) plan.trained += p.value.numel();
 
-  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
-  for (const auto& [name, value] : optimizer.states()) plan.state += size_t(value.numel()) * size_of(value.dtype());
+  Shard shard = shard_of(config, 0);
+  shard.rank = largest_owner(task->parameters(), shard.count);
+  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config), shard);
+  for (const Optimizer::State& s : optimizer.states()) plan.state += size_t(bytes_of(s.dtype, s.shape));
   TrainStep step(*task, optimizer, order_to_count(config), /*graph=*/false);
   memory.reset_peak();
   TrainRng rng(0);

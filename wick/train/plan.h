@@ -26,8 +26,8 @@ struct MemoryPlan {                // bytes
   BlockSchedule block_schedule = {};  // the blocks that --checkpoint-blocks asks for
 
   // Tensors, and the scratch of kernels where that weighs.
-  size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of gradients where a step has
-                                       // several batches, here or on other ranks
+  size_t weights, adapter, optimizer;  // the last: moments and averages of --ema, of shards the largest; sums of
+                                       // gradients where a step has several batches, here or on other ranks
   size_t activations;                  // a step adds these at its peak, gradients included
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
   size_t previews;  // likewise between steps, while previews are made; 0 without --sample-prompts

@@ -1,5 +1,6 @@
 #include "wick/train/rank_sums.h"
 
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
@@ -26,6 +27,29 @@ void RankSums::add(const Tensor& x) {
     collective_->sum(x);
   else
     ranks_.sum(x.detached().data<float>(), size_t(x.numel()));
+}
+
+void RankSums::all_gather(const Tensor& x, const std::vector<int64_t>& counts) {
+  std::vector<Tensor> parts;
+  int64_t at = 0;
+  for (const int64_t count : counts) {
+    parts.push_back(x.window({count}, {1}, at));
+    at += count;
+  }
+  if (collective_) {
+    for (size_t rank = 0; rank < parts.size(); ++rank)
+      if (counts[rank] > 0) collective_->broadcast(parts[rank], int(rank));
+    return;
+  }
+  const auto bytes = [&](size_t rank) { return size_t(counts[rank]) * sizeof(float); };
+  const auto data = [&](size_t rank) { return parts[rank].view().as<char>(); };
+  const auto own = size_t(ranks_.rank());
+  const std::vector<std::string> all = ranks_.exchange(std::string(data(own), bytes(own)));
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    check(all[rank].size() == bytes(rank), "rank {} sent {} bytes of parameters where {} were expected", rank,
+          all[rank].size(), bytes(rank));
+    std::memcpy(data(rank), all[rank].data(), bytes(rank));
+  }
 }
 
 void RankSums::check_same(const char* what, const std::string& text) {

@@ -142,11 +142,27 @@ std::optional<int64_t> step_in_name(const std::string& file) {
   return error == std::errc{} && last == end && begin < end && step > 0 ? std::optional(step) : std::nullopt;
 }
 
+size_t bytes_of(const Tensor& tensor) { return size_t(wick::bytes_of(tensor.dtype(), tensor.shape())); }
+
 }  // namespace
 
-void save_state(const fs::path& file, const TrainState& state, const Optimizer& optimizer) {
-  std::map<std::string, Tensor> tensors;
-  for (const auto& [name, value] : optimizer.states()) tensors[name] = value;
+std::map<std::string, Tensor> fetch_states(const Optimizer& optimizer, Ranks& ranks) {
+  std::map<std::string, Tensor> elsewhere;
+  for (const Optimizer::State& state : optimizer.states()) {
+    if (state.owner == 0 || (!ranks.is_first() && state.owner != ranks.rank())) continue;
+    const Tensor on_host =
+        ranks.is_first() ? Tensor::empty(state.shape, state.dtype) : state.value.detached().to(host_memory());
+    ranks.fetch(on_host.view().data, bytes_of(on_host), state.owner);
+    if (ranks.is_first()) elsewhere[state.name] = on_host;
+  }
+  return elsewhere;
+}
+
+void save_state(const fs::path& file, const TrainState& state, const Optimizer& optimizer,
+                const std::map<std::string, Tensor>& elsewhere) {
+  std::map<std::string, Tensor> tensors = elsewhere;
+  for (const Optimizer::State& kept : optimizer.states())
+    if (kept.value) tensors[kept.name] = kept.value;
   std::vector<float> scalars = optimizer.scalars().to_vector();
   for (const StepScalar of_one_step : {kSumOfSquares, kGradNorm, kHalted}) scalars[of_one_step] = 0;
   tensors[Optimizer::kScalarsName] = Tensor::of(scalars, optimizer.scalars().shape());
@@ -195,16 +211,19 @@ void SavedState::check_same_run(const Metadata& fingerprint, const Metadata& def
     }
 }
 
-void SavedState::read_into(const Tensor& target, const std::string& name) const {
-  const Tensor saved = file_.load(name);
-  check(saved.shape() == target.shape() && saved.dtype() == target.dtype(),
-        "{}: tensor {}: expected {} {}, found {} {}", file_.path().string(), name, name_of(target.dtype()),
-        target.shape(), name_of(saved.dtype()), saved.shape());
-  target.backend().copy(target, saved.to(target.memory()));
+Tensor SavedState::load(const Optimizer::State& state) const {
+  Tensor saved = file_.load(state.name);
+  check(saved.shape() == state.shape && saved.dtype() == state.dtype, "{}: tensor {}: expected {} {}, found {} {}",
+        file_.path().string(), state.name, name_of(state.dtype), state.shape, name_of(saved.dtype()), saved.shape());
+  return saved;
 }
 
-void SavedState::restore(Optimizer& optimizer) const {
-  for (const auto& [name, value] : optimizer.states()) read_into(value, name);
+void restore(Optimizer& optimizer, const SavedState* saved, Ranks& ranks) {
+  for (const Optimizer::State& state : optimizer.states()) {
+    const Tensor value = ranks.is_first() ? saved->load(state) : Tensor::empty(state.shape, state.dtype);
+    ranks.broadcast(value.view().data, bytes_of(value));
+    if (state.value) state.value.backend().copy(state.value, value.to(state.value.memory()));
+  }
   optimizer.refresh_copies();
 }
 
@@ -238,9 +257,10 @@ std::optional<SavedState> StateFolder::open_newest(const std::function<void(cons
   return {};
 }
 
-void StateFolder::save(const TrainState& state, const Optimizer& optimizer) {
+void StateFolder::save(const TrainState& state, const Optimizer& optimizer,
+                       const std::map<std::string, Tensor>& elsewhere) {
   const fs::path file = folder_ / fmt::format("state-{:06}.safetensors", state.step);
-  save_state(file, state, optimizer);
+  save_state(file, state, optimizer, elsewhere);
   kept_[state.step] = file;
   while (kept_.size() > 2) kept_.erase(kept_.begin());
   for (const fs::path& other : state_files(folder_)) {

@@ -1,7 +1,7 @@
 // The state with which a run resumes with the same bits: one safetensors file, and a folder that keeps the newest two.
 //
-// Its tensors are Optimizer::states(). Everything else is metadata, a hash of the whole content among it: a run does
-// not go on from a state in which a bit flipped.
+// Its tensors are Optimizer::states(), those of all ranks. Everything else is metadata, a hash of the whole content
+// among it: a run does not go on from a state in which a bit flipped.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "wick/io/safetensors.h"
+#include "wick/ranks/ranks.h"
 #include "wick/train/optimizer.h"
 
 namespace wick {
@@ -31,7 +32,13 @@ struct TrainState {
   std::map<std::string, std::string> settings;     // settings that may change, kept to name their old values
 };
 
-void save_state(const std::filesystem::path& file, const TrainState& state, const Optimizer& optimizer);
+// On rank 0 the states that other ranks keep, on the host, by name; on those nothing. All ranks call it. Nothing is
+// left to wait for then, whatever becomes of rank 0's file.
+std::map<std::string, Tensor> fetch_states(const Optimizer& optimizer, Ranks& ranks);
+
+// `elsewhere`: what other ranks keep of the states.
+void save_state(const std::filesystem::path& file, const TrainState& state, const Optimizer& optimizer,
+                const std::map<std::string, Tensor>& elsewhere = {});
 
 class SavedState {
  public:
@@ -47,16 +54,19 @@ class SavedState {
   // What the state does not tell, since it is older than a setting, was that setting's default.
   void check_same_run(const std::map<std::string, std::string>& fingerprint,
                       const std::map<std::string, std::string>& defaults) const;
-  // Overwrites the parameters and the optimizer's states with what was saved.
-  void restore(Optimizer& optimizer) const;
+  // What was saved of it, on the host. Throws Error where it is missing, or has another shape or dtype.
+  Tensor load(const Optimizer::State& state) const;
 
  private:
   SavedState(SafetensorsFile file, TrainState state);
-  void read_into(const Tensor& target, const std::string& name) const;
 
   SafetensorsFile file_;
   TrainState state_;
 };
+
+// Overwrites the parameters and the optimizer's states on all ranks, which call it together, with what rank 0 alone has
+// as `saved`.
+void restore(Optimizer& optimizer, const SavedState* saved, Ranks& ranks);
 
 // The states of a run: state-000120.safetensors, by their steps. The version before had one, state.safetensors.
 class StateFolder {
@@ -66,7 +76,7 @@ class StateFolder {
   // The newest that is whole; `say` is told of damaged ones that are passed over. Throws Error where none is whole.
   std::optional<SavedState> open_newest(const std::function<void(const std::string&)>& say);
   // Writes one, and removes all but it and the one before it that was opened or saved.
-  void save(const TrainState& state, const Optimizer& optimizer);
+  void save(const TrainState& state, const Optimizer& optimizer, const std::map<std::string, Tensor>& elsewhere = {});
   std::optional<int64_t> newest_step() const;  // of the state last opened or saved
 
  private:

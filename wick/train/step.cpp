@@ -26,6 +26,7 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, const StepOrder& order, b
     : task_(task),
       optimizer_(optimizer),
       order_(order),
+      ranks_(ranks),
       backend_(optimizer.parameters().front().value.backend()),
       recorder_(backend_, graph) {
   Memory& memory = backend_.memory();
@@ -70,6 +71,7 @@ void TrainStep::backward(const NamedTensors& batch, Grads& grads) {
 
 void TrainStep::finish(const Grads& grads) {
   optimizer_.update(grads);
+  share_parameters();
   if (task_.limit_parameters()) optimizer_.refresh_copies();
   backend_.copy(report_.window({1}, {1}), loss_);
   int64_t at = 1;
@@ -77,6 +79,17 @@ void TrainStep::finish(const Grads& grads) {
     backend_.copy(report_.window(values.shape(), {1}, at), values);
     at += values.numel();
   }
+}
+
+void TrainStep::swap_averages() {
+  optimizer_.swap_averages();
+  if (optimizer_.has_averages()) share_parameters();
+}
+
+// Where their states are sharded. The gradients are no longer needed: what they took is room enough.
+void TrainStep::share_parameters() {
+  if (ranks_ && optimizer_.is_sharded())
+    share_values(optimizer_.parameters(), optimizer_.owners(), sums_->room(), *ranks_);
 }
 
 }  // namespace wick

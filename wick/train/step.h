@@ -39,15 +39,19 @@ class TrainStep {
 
   // The next step, on the task's next batches.
   StepReport operator()(TrainRng& rng, float lr);
+  // Optimizer::swap_averages() between steps, on all ranks together.
+  void swap_averages();
 
  private:
   void add(const NamedTensors& batch, GradientBuffer::Place place);
   void backward(const NamedTensors& batch, Grads& grads);
   void finish(const Grads& grads);
+  void share_parameters();
 
   Task& task_;
   Optimizer& optimizer_;
   StepOrder order_;
+  RankSums* ranks_;
   Backend& backend_;
   Tensor loss_;                         // [1], the mean over the batches of a step
   Tensor report_;                       // [1 + parts + scalars]: the loss, and the optimizer's

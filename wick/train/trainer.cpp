@@ -164,6 +164,8 @@ class Run {
       for (const char* key :
            {"lr", "steps", "save_every", "save_every_epochs", "sample_every", "sample_every_epochs", "val_every"})
         if (option.key == key) all[option.flag()] = option.toml(config_);
+    all["--val"] = config_.val.empty() ? "not given" : "given";  // their paths may differ
+    all["--sample-prompts"] = config_.sample_prompts.empty() ? "not given" : "given";
     std::string text;
     for (const auto& [key, value] : all) text += fmt::format("{}\n{}\n", key, value);
     const std::vector<std::string> texts = ranks_.exchange(text);
@@ -381,7 +383,7 @@ class Run {
     for (const std::string& remark : task_->remarks()) progress_.say(remark);
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
-    optimizer_.emplace(task_->parameters(), options);
+    optimizer_.emplace(task_->parameters(), options, shard_of(config_, ranks_.rank()));
     sums_.emplace(ranks_, watch_, backend_);
     train_step_.emplace(*task_, *optimizer_, job_->order(), !config_.no_graph, ranks_.count() > 1 ? &*sums_ : nullptr);
     go_on();
@@ -417,25 +419,13 @@ class Run {
     } catch (const Error& e) {
       fail("{}: {}", file, e.what());
     }
-    if (is_first()) resumed_->restore(*optimizer_);
-    share_optimizer();
+    restore(*optimizer_, is_first() ? &*resumed_ : nullptr, ranks_);
     step_ = saved.step;
     if (saved.ranks != ranks_.count())
       progress_.say(
           fmt::format("The run was on {} and goes on on {}, with the same samples a step: from here on sums "
                       "of gradients are added in another order.",
                       count_of(saved.ranks, "device"), ranks_.count()));
-  }
-
-  // Rank 0's parameters and states, to all.
-  void share_optimizer() {
-    if (ranks_.count() == 1) return;
-    for (const auto& [name, value] : optimizer_->states()) {
-      const Tensor on_host = value.memory().on_host() ? value.detached() : value.to(host_memory());
-      ranks_.broadcast(on_host.view().data, size_t(on_host.numel()) * size_of(on_host.dtype()));
-      if (!is_first() && !value.memory().on_host()) backend_.copy(value, on_host.to(backend_.memory()));
-    }
-    optimizer_->refresh_copies();
   }
 
   // Where ranks were to drift apart the run would go on, and learn something else on each.
@@ -561,7 +551,7 @@ class Run {
     for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i)
       record.part_norms.emplace_back(parts[i], skipped ? 0 : double(outcome.norms_by_part[i]));
     if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
-    if (is_first() && is_validated(record.step)) {
+    if (is_validated(record.step)) {
       record.val_loss = validation_loss();
       leave_out(Clock::now() - last_ended_);
     }
@@ -579,12 +569,12 @@ class Run {
   // Of the steps' time and speed: validation and previews.
   void leave_out(Clock::duration taken) { last_ended_ += taken, loop_began_ += taken; }
 
-  // The loss of the parameters that would be saved.
+  // The loss of the parameters that would be saved, on rank 0.
   std::optional<double> validation_loss() {
     if (config_.val.empty()) return {};
-    optimizer_->swap_averages();
-    const std::optional<double> loss = task_->validation_loss();
-    optimizer_->swap_averages();
+    train_step_->swap_averages();
+    const std::optional<double> loss = is_first() ? task_->validation_loss() : std::nullopt;
+    train_step_->swap_averages();
     return loss;
   }
 
@@ -621,12 +611,11 @@ class Run {
 
   fs::path save_result(const fs::path& stem) {
     check_same_weights();
-    if (!is_first()) return {};
-    check(not_finite_in_values(optimizer_->parameters()).empty(),
+    check(!is_first() || not_finite_in_values(optimizer_->parameters()).empty(),
           "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
-    optimizer_->swap_averages();
-    const fs::path written = task_->save(stem, step_);
-    optimizer_->swap_averages();
+    train_step_->swap_averages();
+    const fs::path written = is_first() ? task_->save(stem, step_) : fs::path();
+    train_step_->swap_averages();
     return written;
   }
 
@@ -654,11 +643,18 @@ class Run {
            (each == 0 && epochs == 0 && step == saved_step_);
   }
 
-  // Of the parameters that would be saved. A failure costs the run nothing, and a signal ends them.
+  // Of the parameters that would be saved, by rank 0.
   void make_previews() {
-    if (!is_first() || previews_->has(step_)) return;
+    if (from_first([&] { return previews_->has(step_) ? "made" : ""; }) == "made") return;
     const Clock::time_point began = Clock::now();
-    optimizer_->swap_averages();
+    train_step_->swap_averages();
+    if (is_first()) draw_previews();
+    train_step_->swap_averages();
+    leave_out(Clock::now() - began);
+  }
+
+  // A failure costs the run nothing, and a signal ends them.
+  void draw_previews() {
     try {
       for (size_t i = 0; i < prompts_.size(); ++i)
         previews_->add(step_, i, task_->preview(i, [&](int64_t step, int64_t steps) {
@@ -670,8 +666,6 @@ class Run {
     } catch (const std::exception& e) {
       progress_.say(fmt::format("step {}: no previews: {}; training goes on", step_, e.what()));
     }
-    optimizer_->swap_averages();
-    leave_out(Clock::now() - began);
   }
 
   bool is_state_due() const {
@@ -681,6 +675,7 @@ class Run {
 
   // This save was not asked for: where it fails the run goes on.
   void save_state_in_time() {
+    const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
     if (!is_first()) return;
     constexpr uint64_t kHeader = uint64_t{1} << 20;
     const auto tell = [&](const std::string& why) {
@@ -695,7 +690,7 @@ class Run {
       return tell(fmt::format("a state takes up to {}, and {} are free in {}", readable_bytes(needed),
                               readable_bytes(*free), output_.string()));
     try {
-      save_state_of(state());
+      write_state(state(), elsewhere);
     } catch (const OutOfMemory&) {
       throw;
     } catch (const Error& e) {
@@ -704,9 +699,13 @@ class Run {
   }
 
   void save_state_of(const TrainState& state) {
-    if (!is_first()) return;
+    const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
+    if (is_first()) write_state(state, elsewhere);
+  }
+
+  void write_state(const TrainState& state, const std::map<std::string, Tensor>& elsewhere) {
     log_->sync();
-    states_.save(state, *optimizer_);
+    states_.save(state, *optimizer_, elsewhere);
     last_saved_ = Clock::now();
   }
 
