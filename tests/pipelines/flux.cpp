@@ -71,6 +71,41 @@ TEST_F(FluxPipeline, StreamedWeightsDrawTheSamePictures) {
   }
 }
 
+// Those of T5 and of the transformer lie on the host once for all that share them.
+TEST_F(FluxPipeline, SeveralShareStreamedWeights) {
+  Memory& host = test::memory().host_side();
+  struct Loaded {
+    std::unique_ptr<Diffusion> model;
+    std::vector<uint8_t> picture;
+    size_t bytes;
+  };
+  const auto loaded = [&](const Holding& held) {
+    const size_t before = host.held(Purpose::weights);
+    Loaded one{.model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}})};
+    one.model->load({.backend = &test::backend(),
+                     .block_schedule = held.block_schedule(),
+                     .stream_text_encoder = held.stream_text_encoder},
+                    kDrawingParts);
+    one.bytes = host.held(Purpose::weights) - before;
+    one.picture = TextToImage(*one.model)(request).rgb;
+    return one;
+  };
+  Holding held{.streamed = BlockSchedule::kAll, .stream_text_encoder = true};
+  const Loaded alone = loaded(held);
+  held.copies = std::make_shared<HostCopies>(2);
+  const Loaded first = loaded(held), second = loaded(held);
+  EXPECT_EQ(first.bytes, alone.bytes);
+  size_t masters = 0;
+  for (const BlockSchedule& blocks : {BlockSchedule().with_streamed(BlockSchedule::kAll), BlockSchedule()})
+    masters +=
+        plan_image(folder.path(), {request}, {.block_schedule = blocks, .stream_text_encoder = blocks.streamed() == 0},
+                   device_kind("cuda"))
+            .host;
+  EXPECT_EQ(first.bytes - second.bytes, masters);
+  EXPECT_EQ(first.picture, alone.picture);
+  EXPECT_EQ(second.picture, alone.picture);
+}
+
 // T5 is gone before the blocks come, and the larger of both lies in ordinary memory.
 TEST_F(FluxPipeline, PlansWeightsThatAreStaged) {
   const auto plan = [&](const Holding& held) {
