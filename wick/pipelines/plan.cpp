@@ -94,6 +94,7 @@ InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context,
     blocks.stream(outline.stream(
         count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.masters("llama")));
   const Llama model(Scope(outline, "llama"), config, blocks);
+  outline.read_deferred();  // the last block is whole
   TextDecoder decoder(model, context);
   const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
   decoder.read(std::vector<int64_t>(size_t(std::min(context, TextDecoder::kPiece)), 0));
