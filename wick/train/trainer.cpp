@@ -17,6 +17,7 @@
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/pipelines/devices.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/train/fault.h"
@@ -66,7 +67,7 @@ class Run {
         output_(config_.output),
         states_(output_ / "state"),
         backend_(open_backend(device)),
-        kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
+        kind_(device_kind_of(ranks)),
         rng_(uint64_t(config_.seed)),
         copies_(std::move(copies)) {
     config_.ranks = ranks.count();
@@ -127,6 +128,11 @@ class Run {
     TrainConfig config = job_->planned(config_);
     config.accumulate = (job_->order().batches + ranks_.count() - 1) / ranks_.count();
     return config;
+  }
+
+  DeviceKind device_kind_of(const Ranks& ranks) const {
+    const DeviceKind alone = device_kind(backend_.name(), architecture_of(backend_.name()));
+    return ranks.are_threads() && reach_each_other(devices_of(config_.gpus)) ? among_peers(alone) : alone;
   }
 
   bool is_first() const { return ranks_.is_first(); }
@@ -677,6 +683,7 @@ class Run {
 
   // This save was not asked for: where it fails the run goes on.
   void save_state_in_time() {
+    ranks_.barrier();
     const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
     if (!is_first()) return;
     constexpr uint64_t kHeader = uint64_t{1} << 20;
@@ -700,7 +707,9 @@ class Run {
     }
   }
 
+  // Behind a barrier: where a rank has given up, others' sums of the step are undefined.
   void save_state_of(const TrainState& state) {
+    ranks_.barrier();
     const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
     if (is_first()) write_state(state, elsewhere);
   }

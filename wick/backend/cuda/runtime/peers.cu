@@ -7,7 +7,6 @@
 #include <cassert>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -16,6 +15,7 @@
 
 #include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/event.h"
+#include "wick/backend/cuda/runtime/links.h"
 
 namespace wick {
 namespace {
@@ -77,12 +77,8 @@ decltype(&cuStreamBatchMemOp) memory_operations() {
   return found;
 }
 
-bool may_access_all(int device, const std::vector<int>& devices) {
-  if (const char* off = std::getenv("NCCL_P2P_DISABLE"); off && *off == '1') return false;
-  return std::ranges::all_of(devices, [&](int other) {
-    int can = 0;
-    return other == device || (cudaDeviceCanAccessPeer(&can, device, other) == cudaSuccess && can);
-  });
+bool reaches_all(int device, const std::vector<int>& devices) {
+  return std::ranges::all_of(devices, [&](int other) { return other == device || reach_each_other(device, other); });
 }
 
 }  // namespace
@@ -121,7 +117,7 @@ class PeerGroup {
   bool join(int rank, int device) {
     devices_[size_t(rank)] = device;
     wait_for_all();
-    if (count_ > kMostPeers || !may_access_all(device, devices_)) all_access_ = false;
+    if (count_ > kMostPeers || !reaches_all(device, devices_)) all_access_ = false;
     wait_for_all();
     if (!all_access_) return false;
     for (const int other : devices_) {
@@ -133,6 +129,15 @@ class PeerGroup {
     cuda_check(cudaMalloc(&rooms_[size_t(rank)], size_t(kPiece) * sizeof(float)), "cudaMalloc");
     wait_for_all();
     return true;
+  }
+
+  // Returns once all members have called it, or `is_over`.
+  template <class IsOver>
+  void wait_for_all(const IsOver& is_over) {
+    std::unique_lock lock(mutex_);
+    const int64_t round = came_++ / count_;
+    changed_.notify_all();
+    while (came_ / count_ == round && !is_over()) changed_.wait_for(lock, std::chrono::milliseconds(1));
   }
 
   int count() const { return count_; }
@@ -148,10 +153,7 @@ class PeerGroup {
   static constexpr size_t kApart = 16;  // a cache line a flag
 
   void wait_for_all() {
-    std::unique_lock lock(mutex_);
-    const int64_t round = came_++ / count_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return came_ / count_ > round; });
+    wait_for_all([] { return false; });
   }
 
   const int count_;
@@ -166,6 +168,9 @@ class PeerGroup {
 
 namespace {
 
+class PeerCollective;
+thread_local PeerCollective* own_member = nullptr;  // of this thread
+
 // A piece of a sum is divided into a share for each member. Each member copies its terms of a share to that share's
 // member, which adds them and keeps the sum in its place until all have fetched it. So two signals order all: a member
 // that has everyone's terms knows that all have fetched its sum before, and one that is told of a sum knows that its
@@ -178,9 +183,11 @@ class PeerCollective final : public Collective {
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     cuda_check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest), "creating a stream");
     load_kernels();
+    own_member = this;
   }
 
   ~PeerCollective() override {
+    own_member = nullptr;
     cudaStreamSynchronize(compute_);
     cudaStreamSynchronize(side_);
     cudaStreamDestroy(side_);
@@ -213,6 +220,12 @@ class PeerCollective final : public Collective {
   void join() override {
     check_alive();
     if (std::exchange(forked_, false)) ended_.order(side_, compute_);
+  }
+
+  bool has_captured_waits() { return std::exchange(has_captured_waits_, false); }
+  void await_launches() {
+    group_->wait_for_all([this] { return aborted_.load(); });
+    check_alive();
   }
 
   // Flags are raised until the streams have come to their ends: what waits resets them.
@@ -264,7 +277,8 @@ class PeerCollective final : public Collective {
 
   void add_terms(float* x, int64_t count) {
     if (count == 0) return;
-    Terms terms{.count = group_->count()};
+    Terms terms = {};
+    terms.count = group_->count();
     for (int of = 0; of < terms.count; ++of) terms.of[of] = of == rank_ ? x : group_->place(rank_, of);
     float* const room = group_->place(rank_, rank_);
     constexpr int kThreads = 256, kMostBlocks = 2048;
@@ -306,6 +320,7 @@ class PeerCollective final : public Collective {
   }
 
   void wait_on_device(PeerGroup::Signal signal) {
+    has_captured_waits_ = true;
     std::vector<CUstreamBatchMemOpParams> all;
     const auto add = [&](CUstreamBatchMemOpType what, int to, int from, uint32_t value) {
       auto& one = all.emplace_back().writeValue;
@@ -328,12 +343,18 @@ class PeerCollective final : public Collective {
   int rank_;
   Event begun_, ended_;
   bool forked_ = false;  // since the last join()
+  bool has_captured_waits_ = false;
   std::mutex mutex_;
   std::atomic<bool> aborted_{false}, left_{false};
   std::thread aborting_;
 };
 
 }  // namespace
+
+bool has_captured_waits() { return own_member && own_member->has_captured_waits(); }
+void await_launches() {
+  if (own_member) own_member->await_launches();
+}
 
 std::unique_ptr<Collective> join_peers(const std::string& id, int device, cudaStream_t compute, int rank, int count) {
   std::shared_ptr<PeerGroup> group = PeerGroup::of(id, count);
