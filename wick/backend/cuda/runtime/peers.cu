@@ -30,26 +30,25 @@ struct Terms {
   int count;
 };
 
-// y = also = ((x_0 + x_1) + x_2) + ..., so that all numbers of devices add as one device does that adds one after the
+// y = ((x_0 + x_1) + x_2) + ..., so that all numbers of devices add as one device does that adds one after the
 // other. y may be one of the terms.
 template <class Vector, class Add>
-__device__ void sum_terms(float* y, float* also, const Terms& terms, int64_t count, Add add) {
+__device__ void sum_terms(float* y, const Terms& terms, int64_t count, Add add) {
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
     Vector sum = reinterpret_cast<const Vector*>(terms.of[0])[i];
     for (int term = 1; term < terms.count; ++term) add(sum, reinterpret_cast<const Vector*>(terms.of[term])[i]);
     reinterpret_cast<Vector*>(y)[i] = sum;
-    reinterpret_cast<Vector*>(also)[i] = sum;
   }
 }
 
-__global__ void sum_wide(float* y, float* also, Terms terms, int64_t count) {
-  sum_terms<float4>(y, also, terms, count, [](float4& sum, const float4& x) {
+__global__ void sum_wide(float* y, Terms terms, int64_t count) {
+  sum_terms<float4>(y, terms, count, [](float4& sum, const float4& x) {
     sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
   });
 }
-__global__ void sum_single(float* y, float* also, Terms terms, int64_t count) {
-  sum_terms<float>(y, also, terms, count, [](float& sum, float x) { sum += x; });
+__global__ void sum_single(float* y, Terms terms, int64_t count) {
+  sum_terms<float>(y, terms, count, [](float& sum, float x) { sum += x; });
 }
 
 // A kernel is loaded when it is first asked for, and that never ended while a stream of the device waited for a signal.
@@ -126,7 +125,7 @@ class PeerGroup {
       if (status != cudaErrorPeerAccessAlreadyEnabled) cuda_check(status, "cudaDeviceEnablePeerAccess");
       cudaGetLastError();
     }
-    cuda_check(cudaMalloc(&rooms_[size_t(rank)], size_t(kPiece) * sizeof(float)), "cudaMalloc");
+    cuda_check(cudaMalloc(&rooms_[size_t(rank)], 2 * size_t(kPiece) * sizeof(float)), "cudaMalloc");
     wait_for_all();
     return true;
   }
@@ -141,8 +140,9 @@ class PeerGroup {
   }
 
   int count() const { return count_; }
-  // Of the members' terms for the share of `rank`, each of share() elements; its own place holds its sum.
-  float* place(int rank, int of) const { return rooms_[size_t(rank)] + share() * of; }
+  // On the device of `rank`, each of share() elements: the members' terms for its share, and the sums of their shares.
+  float* term(int rank, int of) const { return rooms_[size_t(rank)] + share() * of; }
+  float* sum(int rank, int of) const { return rooms_[size_t(rank)] + kPiece + share() * of; }
   int64_t share() const { return kPiece / count_ / kWide * kWide; }
 
   uint32_t* flag(Signal signal, int to, int from) const {
@@ -172,9 +172,9 @@ class PeerCollective;
 thread_local PeerCollective* own_member = nullptr;  // of this thread
 
 // A piece of a sum is divided into a share for each member. Each member copies its terms of a share to that share's
-// member, which adds them and keeps the sum in its place until all have fetched it. So two signals order all: a member
-// that has everyone's terms knows that all have fetched its sum before, and one that is told of a sum knows that its
-// terms were added.
+// member, which adds them and copies the sum to all. So two signals order all: a member that has everyone's terms knows
+// that all are done with its sum before, and one that is told of a sum knows that its terms were added. Nothing is
+// fetched: a copy is made by the device that it comes from, and in a captured step that one may be waiting.
 class PeerCollective final : public Collective {
  public:
   PeerCollective(std::shared_ptr<PeerGroup> group, cudaStream_t compute, int rank)
@@ -206,14 +206,14 @@ class PeerCollective final : public Collective {
     assert(x.contiguous());
     fork();
     const int64_t bytes = int64_t(bytes_of(x.dtype, x.shape)), most = group_->share() * int64_t(sizeof(float));
-    float* const room = group_->place(from, from);
     for (int64_t at = 0; at < bytes; at += most) {
       char* const part = static_cast<char*>(x.data) + at;
       const int64_t size = std::min(most, bytes - at);
       tell_and_wait(PeerGroup::terms);
-      if (rank_ == from) copy(room, part, size);
+      for (const int to : others())
+        if (rank_ == from) copy(group_->sum(to, from), part, size);
       tell_and_wait(PeerGroup::sums);
-      if (rank_ != from) copy(part, room, size);
+      if (rank_ != from) copy(part, group_->sum(rank_, from), size);
     }
   }
 
@@ -262,30 +262,24 @@ class PeerCollective final : public Collective {
     const int64_t share = (count + members * kWide - 1) / (members * kWide) * kWide;
     const auto begin = [&](int of) { return std::min(share * of, count); };
     const auto bytes = [&](int of) { return (begin(of + 1) - begin(of)) * int64_t(sizeof(float)); };
-    for (int i = 1; i < members; ++i) {
-      const int to = (rank_ + i) % members;
-      copy(group_->place(to, rank_), x + begin(to), bytes(to));
-    }
+    for (const int to : others()) copy(group_->term(to, rank_), x + begin(to), bytes(to));
     tell_and_wait(PeerGroup::terms);
     add_terms(x + begin(rank_), begin(rank_ + 1) - begin(rank_));
+    for (const int to : others()) copy(group_->sum(to, rank_), x + begin(rank_), bytes(rank_));
     tell_and_wait(PeerGroup::sums);
-    for (int i = 1; i < members; ++i) {
-      const int from = (rank_ + i) % members;
-      copy(x + begin(from), group_->place(from, from), bytes(from));
-    }
+    for (const int from : others()) copy(x + begin(from), group_->sum(rank_, from), bytes(from));
   }
 
   void add_terms(float* x, int64_t count) {
     if (count == 0) return;
     Terms terms = {};
     terms.count = group_->count();
-    for (int of = 0; of < terms.count; ++of) terms.of[of] = of == rank_ ? x : group_->place(rank_, of);
-    float* const room = group_->place(rank_, rank_);
+    for (int of = 0; of < terms.count; ++of) terms.of[of] = of == rank_ ? x : group_->term(rank_, of);
     constexpr int kThreads = 256, kMostBlocks = 2048;
     const bool wide = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 && count % kWide == 0;
     const int64_t vectors = wide ? count / kWide : count;
     const int blocks = int(std::min<int64_t>((vectors + kThreads - 1) / kThreads, kMostBlocks));
-    (wide ? sum_wide : sum_single)<<<blocks, kThreads, 0, side_>>>(x, room, terms, vectors);
+    (wide ? sum_wide : sum_single)<<<blocks, kThreads, 0, side_>>>(x, terms, vectors);
     cuda_check(cudaGetLastError(), "adding gradients of devices");
   }
 
@@ -301,10 +295,10 @@ class PeerCollective final : public Collective {
       wait_on_device(signal);
   }
 
+  // Each member begins with another one.
   std::vector<int> others() const {
     std::vector<int> all;
-    for (int rank = 0; rank < group_->count(); ++rank)
-      if (rank != rank_) all.push_back(rank);
+    for (int i = 1; i < group_->count(); ++i) all.push_back((rank_ + i) % group_->count());
     return all;
   }
 
