@@ -48,6 +48,7 @@ double loss_on_all(const EvalArguments& a, const std::filesystem::path& path, co
   cli::TextFlags flags;
   flags.held = a.held;
   const std::vector<std::string> devices = a.run_on.devices();
+  if (devices.size() > 1) flags.held.copies = std::make_shared<HostCopies>(devices.size());
   std::vector<std::vector<double>> losses(devices.size());
   on_threads(devices.size(), [&](size_t i) {
     const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on.on(devices[i]), context);

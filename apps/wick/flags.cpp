@@ -149,12 +149,14 @@ HoldingFlags::Settled HoldingFlags::settle(const Backend& backend, bool may_quan
   if (fp8_compute) check_fp8_compute(backend);
   Holding asked{.quantized = quantized(),
                 .streamed = parse_blocks("--stream-blocks", stream_blocks),
-                .stream_text_encoder = stream_text_encoder};
+                .stream_text_encoder = stream_text_encoder,
+                .copies = copies};
   if (memory.empty() && !asked.is_streamed()) return {asked, {}};
-  const std::optional<HostLimit> host = host_limit(host_memory);
+  std::optional<HostLimit> host = host_limit(host_memory);
+  if (host && copies) host->devices = copies->threads();
   if (memory.empty()) {
     const HeldPlan held = plan_held(asked, host, plan);
-    check_locked(held.plan.host, host);
+    check_locked(locked_by(held.plan, host), host);
     return {held.holding, staging_in_words(held.plan.staged)};
   }
   const std::optional<size_t> size = room(device);
@@ -165,7 +167,9 @@ HoldingFlags::Settled HoldingFlags::settle(const Backend& backend, bool may_quan
   const std::string words = fmt::format("--memory {}: {}", memory, choices.in_words());
   check(choices.best.has_value(), "{}", words);
   const std::string staging = staging_in_words(choices.best->plan.staged);
-  return {choices.best->holding, words + (staging.empty() ? "." : ". " + staging)};
+  Holding holding = choices.best->holding;
+  holding.copies = copies;
+  return {holding, words + (staging.empty() ? "." : ". " + staging)};
 }
 
 }  // namespace wick::cli

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,7 +73,8 @@ std::string kept_in_words(const Weights::Quantized& written, std::optional<DType
 struct HoldingFlags {
   std::string quantize, memory, host_memory, stream_blocks = "0";
   bool fp8_compute = false;
-  bool stream_text_encoder = false;  // of pictures: `generate` adds the flag
+  bool stream_text_encoder = false;         // of pictures: `generate` adds the flag
+  std::shared_ptr<HostCopies> copies = {};  // no flag: of several devices, whose threads hold the weights alike
 
   void add_flags(CLI::App& command);
   std::optional<DType> quantized() const;  // throws UsageError for flags that exclude each other

@@ -270,7 +270,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
       "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}{}.\n",
       count_of(requests.size(), "picture"), request.width, request.height,
       count_of(request.sampling.steps - request.sampling.skipped, "step"), name_of(request.sampling.kind), scheduler,
-      device, readable_bytes(total), on_host_in_words(chosen.host, chosen.staged),
+      device, readable_bytes(total), on_host_in_words(chosen.host_of(a.run_on.devices().size()), chosen.staged),
       free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   if (request.tile != 0 && a.picture.tile == 0)
     text +=
@@ -503,6 +503,8 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_request(a, request, starts.front(), *model);
   std::vector<std::vector<LoraFile>> lora_sets;
   for (const LoraSet& set : sets) lora_sets.push_back(set.loras);
+  const std::vector<std::string> devices = a.run_on.devices();
+  if (devices.size() > 1) a.text.held.copies = std::make_shared<HostCopies>(devices.size());
   const auto [held, planned] =
       plan(a, folder, request, requests_of(a, request, starts, sets.size()), lora_sets, model->process().class_name);
   a.picture.tile = request.tile;
@@ -515,7 +517,6 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   a.settings.print_notes();
   for (const std::string& remark : remarks.get()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
-    const std::vector<std::string> devices = a.run_on.devices();
     const int64_t count = pictures_of({devices[0], 0, devices.size()}, requests, a.picture.batch_size);
     if (devices.size() > 1)
       fmt::print("{} are shared among {} devices: the lines are about {} on {}.\n",

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -53,23 +54,26 @@ void print_total(size_t total, const DeviceKind& kind, const Devices& devices) {
                         free ? readable_bytes(*free) + " are free" : missing));
 }
 
-// Each device's share. A plan may be of another machine, whose memory is not known.
-std::optional<HostLimit> asked_host(const TrainConfig& config, const Devices& devices) {
-  if (!free_memory(devices) && config.host_memory.empty()) return {};
-  const std::optional<HostLimit> limit = host_limit(config.host_memory);
-  return limit ? std::optional(limit->share_of(devices.size())) : std::nullopt;
+// For all devices. A plan may be of another machine, whose memory is not known.
+HostLimit asked_host(const TrainConfig& config, const Devices& devices) {
+  constexpr size_t kAny = std::numeric_limits<size_t>::max();
+  const bool is_elsewhere = !free_memory(devices) && config.host_memory.empty();
+  HostLimit limit = (is_elsewhere ? std::nullopt : host_limit(config.host_memory)).value_or(HostLimit{kAny, kAny});
+  limit.devices = devices.size();
+  return limit;
 }
 
-// Each device has its own copy of what lies there.
-void print_host(size_t locked, size_t staged, size_t devices = 1) {
-  const auto print = [&](size_t bytes, const std::string& what) {
+template <class Plan>
+void print_host(const Plan& plan, size_t devices = 1) {
+  const auto print = [&](size_t bytes, size_t own, const std::string& what) {
     if (bytes == 0) return;
-    const std::string each = devices == 1 ? "" : fmt::format("; {} for each device", readable_bytes(bytes));
-    print_row("on the host", bytes * devices, what + each);
+    const std::string each = own == 0 ? "once for all devices" : readable_bytes(own) + " of them for each device";
+    print_row("on the host", bytes, what + (devices == 1 ? "" : "; " + each));
   };
-  print(locked,
-        staged > 0 ? "page-locked, through which streamed weights come" : "weights that are streamed, page-locked");
-  print(staged, "weights that are streamed, in ordinary memory, more slowly");
+  print(
+      plan.host_of(devices), plan.host_own,
+      plan.staged > 0 ? "page-locked, through which streamed weights come" : "weights that are streamed, page-locked");
+  print(plan.staged, 0, "weights that are streamed, in ordinary memory, more slowly");
 }
 
 std::string precision(const TrainConfig& config) {
@@ -105,19 +109,19 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
   if (plan.collectives > 0) print_row("collectives", plan.collectives, "NCCL, by which the devices sum gradients");
   print_total(plan.total(), plan.device, devices);
-  print_host(plan.host, plan.staged, devices.size());
+  print_host(plan, devices.size());
   if (devices.size() > 1) fmt::print("{}\n", step_in_words(config, size.height == 1));
 }
 
 // Drawing and writing by a run's flags that say how weights are held.
-HeldPlan plan_asked(const TrainConfig& config, const std::optional<HostLimit>& host, const PlanOfHolding& plan) {
+HeldPlan plan_asked(const TrainConfig& config, const HostLimit& host, const PlanOfHolding& plan) {
   return plan_held({.streamed = parse_blocks("--stream-blocks", config.stream_blocks),
                     .stream_text_encoder = config.stream_text_encoder},
                    host, plan);
 }
 
 InferencePlan text_plan(const TrainConfig& config, const LlamaConfig& model, DType dtype, int64_t context,
-                        const DeviceKind& kind, const std::optional<HostLimit>& host) {
+                        const DeviceKind& kind, const HostLimit& host) {
   const auto plan = [&](const Holding& h) { return plan_text(model, dtype, context, kind, h.block_schedule()); };
   return plan_asked(config, host, plan).plan;
 }
@@ -129,11 +133,11 @@ void print_text_plan(const InferencePlan& plan, DType dtype, int64_t context, co
   print_row("activations", plan.activations, "while a prompt is read");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, {device});
-  print_host(plan.host, plan.staged);
+  print_host(plan);
 }
 
 InferencePlan picture_plan(const TrainConfig& config, const Checkpoint& model, Size size, const DeviceKind& kind,
-                           const std::optional<HostLimit>& host) {
+                           const HostLimit& host) {
   const ReadingOptions reading = reading_options(config);
   const ImageRequest request{
       .width = size.width, .height = size.height, .cfg = open_diffusion(model, reading)->drawing_defaults().cfg};
@@ -157,7 +161,7 @@ void print_picture_plan(const InferencePlan& plan, const TrainConfig& config, Si
     print_row("gaps", plan.taken - all, "between tensors");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, {device});
-  print_host(plan.host, plan.staged);
+  print_host(plan);
 }
 
 nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
@@ -202,7 +206,7 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
           {"stream_blocks", shown.streamed},
           {"stream_text_encoder", shown.config.stream_text_encoder},
           {"blocks", plan.blocks},
-          {"host_bytes", plan.host},
+          {"host_bytes", locked_by(plan, choices.request.host)},
           {"staged_bytes", plan.staged},
           {"seconds_relative", shown.seconds / fastest},
           {"step", to_json(plan.cost)},
@@ -268,7 +272,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
                 in_words(devices));
     config.batch_size = batch_that_fits({.size = *free}, config, model, device_has);
   }
-  const std::optional<HostLimit> host = asked_host(config, devices), host_of_one = asked_host(config, {device});
+  const HostLimit host = asked_host(config, devices), host_of_one = asked_host(config, {device});
   const MemoryPlan plan = plan_memory(config, model, device_has, {}, nullptr, host);
   if (is_text) context = settled_context(LlamaConfig::read(model), context);
   const InferencePlan use = is_text
@@ -278,19 +282,19 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
     fmt::print("{}\n", nlohmann::ordered_json({{"devices", devices},
                                                {"samples_a_step", config.ranks * config.batch_size * config.accumulate},
                                                {"bytes", bytes_in(plan)},
-                                               {"host_bytes", plan.host * devices.size()},
-                                               {"staged_bytes", plan.staged * devices.size()},
+                                               {"host_bytes", locked_by(plan, host)},
+                                               {"staged_bytes", plan.staged},
                                                {"step", to_json(plan.cost)},
                                                {is_text ? "writing" : "drawing", to_json(use)}})
                            .dump(2));
-    return check_locked(plan.host, host);
+    return check_locked(locked_by(plan, host), host);
   }
   if (is_text) print_text_plan(use, dtype, context, device);
   print_plan(plan, config, is_text ? dtype_in_words(dtype) : precision(config), devices);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
   if (!is_text) print_picture_plan(use, config, plan.bucket, device);
-  check_locked(plan.host, host);
+  check_locked(locked_by(plan, host), host);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class BlockStreamTest : public testing::Test {
 
   Model model(size_t count, size_t streamed, BlockSchedule blocks, bool staged = false) {
     const std::vector<size_t> bytes(count, BlockStream::rounded_up(12));
-    const auto stream = std::make_shared<BlockStream>(device_, bytes, streamed, staged);
+    const auto stream = std::make_shared<BlockStream>(device_, bytes, streamed, MasterPlace{.staged = staged});
     Model made{.blocks = std::move(blocks)};
     for (size_t i = 0; i < count; ++i) {
       const std::vector<float> values(3, value(i));

@@ -136,6 +136,8 @@ TEST(Commands, PlansWhatIsStreamed) {
     EXPECT_EQ(one["staged_bytes"], 0) << "it may be locked, or what is there is not known";
   }
   EXPECT_EQ(nlohmann::json::parse(run_well(flags + "--json").out)["drawing"]["host_bytes"], 0);
+  const auto of_four = nlohmann::json::parse(run_well(flags + "--json --stream-blocks all --gpus 4").out);
+  EXPECT_EQ(of_four["host_bytes"], plan["host_bytes"]) << "one copy for all";
   expect_one_line(run_wick(flags + "--stream-blocks all --host-memory 10MiB"),
                   {"lock ", "10.0 MiB", "--stream-blocks", "--host-memory"});
   const Outcome limited = run_wick(flags + "--memory 4GiB --host-memory 10MiB");

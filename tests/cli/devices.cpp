@@ -103,7 +103,11 @@ TEST(Devices, SeveralArePlanned) {
                             "; no such devices here\n", "\n4 devices x 2 x accumulate 2 = 16 pictures a step\n"})
     EXPECT_NE(four.find(words), std::string::npos) << words << " in\n" << four;
   EXPECT_NE(planned("--gpus 0,2").find("each of cuda:0, cuda:2\n"), std::string::npos);
-  EXPECT_NE(planned("--gpus 2 --bf16 --stream-blocks all").find(" for each device\n"), std::string::npos);
+  const std::string streamed = planned("--gpus 2 --bf16 --stream-blocks all");
+  EXPECT_NE(streamed.find("streamed, page-locked; once for all devices\n"), std::string::npos) << streamed;
+  const std::string both =
+      planned("--gpus 2 --bf16 --stream-blocks all --gradient-checkpointing --checkpoints-on-host");
+  EXPECT_NE(both.find(" of them for each device\n"), std::string::npos) << both;
   EXPECT_NE(planned("--gpus 2 --memory 12GiB").find("12.0 GiB, on each of cuda:0, cuda:1: "), std::string::npos);
   const std::string text = run_wick("plan --model tiny-llm --gpus 3", kNoGpu).out;
   EXPECT_NE(text.find("\n3 devices x 1 x accumulate 1 = 3 rows a step\n"), std::string::npos) << text;

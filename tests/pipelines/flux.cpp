@@ -71,6 +71,40 @@ TEST_F(FluxPipeline, StreamedWeightsDrawTheSamePictures) {
   }
 }
 
+// Those of T5 and of the transformer, each by itself and both together.
+TEST_F(FluxPipeline, SeveralShareStreamedWeights) {
+  Memory& host = test::memory().host_side();
+  struct Loaded {
+    std::unique_ptr<Diffusion> model;
+    std::vector<uint8_t> picture;
+    size_t bytes;
+  };
+  const auto loaded = [&](const Holding& held) {
+    const size_t before = host.held(Purpose::weights);
+    Loaded one{.model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}})};
+    one.model->load({.backend = &test::backend(),
+                     .block_schedule = held.block_schedule(),
+                     .stream_text_encoder = held.stream_text_encoder},
+                    kDrawingParts);
+    one.bytes = host.held(Purpose::weights) - before;
+    one.picture = TextToImage(*one.model)(request).rgb;
+    return one;
+  };
+  const std::vector<uint8_t> expected = loaded({}).picture;
+  const auto saved = [&](size_t streamed, bool text_encoder) {
+    const Holding held{
+        .streamed = streamed, .stream_text_encoder = text_encoder, .copies = std::make_shared<HostCopies>(2)};
+    const Loaded first = loaded(held), second = loaded(held);
+    EXPECT_EQ(first.picture, expected);
+    EXPECT_EQ(second.picture, expected);
+    return first.bytes - second.bytes;
+  };
+  const size_t blocks = saved(BlockSchedule::kAll, false), t5 = saved(0, true);
+  EXPECT_GT(blocks, 0u);
+  EXPECT_GT(t5, 0u);
+  EXPECT_EQ(saved(BlockSchedule::kAll, true), blocks + t5);
+}
+
 // T5 is gone before the blocks come, and the larger of both lies in ordinary memory.
 TEST_F(FluxPipeline, PlansWeightsThatAreStaged) {
   const auto plan = [&](const Holding& held) {

@@ -230,15 +230,41 @@ TEST(Plan, WeightsAreStagedWhereTheyMayNotBeLocked) {
   EXPECT_EQ(plan(HostLimit{locked.host, locked.host}).staged, 0u) << "it may be locked";
   EXPECT_EQ(plan(HostLimit{locked.host - 1, locked.host - 1}).staged, 0u) << "nor is there room for it";
 }
-// The same bits, call by call, recorded and replayed.
-TEST(Plan, StagedWeightsTrainAlike) {
+// Devices of one process have streamed weights on the host once, and inputs of blocks and rooms for staging each.
+TEST(Plan, DevicesOfAProcessShareStreamedWeights) {
+  TrainConfig config{
+      .model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = "all"};
+  const auto plan = [&](const std::optional<HostLimit>& host = {}) {
+    return plan_memory(config, kModel, device_kind("cuda"), {}, nullptr, host);
+  };
+  const MemoryPlan weights = plan();
+  EXPECT_EQ(weights.host_own, 0u);
+  EXPECT_EQ(weights.host_of(4), weights.host);
+  const HostLimit four{weights.host, weights.host, 4};
+  EXPECT_TRUE(four.allows(weights));
+  const MemoryPlan staged = plan(HostLimit{weights.host - 1, 3 * weights.host, 4});
+  EXPECT_EQ(staged.staged, weights.host);
+  EXPECT_EQ(staged.host_own, staged.host);
+  EXPECT_EQ(staged.host_of(4), 4 * staged.host);
+  config.gradient_checkpointing = true;
+  config.checkpoints_on_host = true;
+  const MemoryPlan both = plan();
+  EXPECT_EQ(both.host - both.host_own, weights.host);
+  EXPECT_EQ(both.host_of(4), weights.host + 4 * both.host_own);
+  EXPECT_FALSE((HostLimit{both.host_of(4) - 1, both.host_of(4) - 1, 4}).allows(both));
+  EXPECT_EQ(locked_by(both, HostLimit{1, 1, 4}), both.host_of(4));
+  EXPECT_EQ(locked_by(both, {}), both.host);
+}
+// The same bits, call by call, recorded and replayed; also from masters that another task has made.
+TEST(Plan, StagedAndSharedWeightsTrainAlike) {
   const TrainConfig config{
       .model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = "all"};
   const Resolutions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
   const Dataset dataset = one_batch(config, buckets, {128, 128});
   const PictureData data{.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}};
-  const auto losses = [&](bool staged) {
-    const BlockSchedule blocks = BlockSchedule().with_streamed(BlockSchedule::kAll, staged);
+  const auto losses = [&](bool staged, const std::shared_ptr<HostCopies>& copies = {}) {
+    const BlockSchedule blocks = BlockSchedule().with_streamed(BlockSchedule::kAll, staged).with_host_copies(copies);
+    const auto other = copies ? make_task(config, kModel, test::backend(), data, blocks) : nullptr;
     const auto task = make_task(config, kModel, test::backend(), data, blocks);
     Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
     TrainStep step(*task, optimizer, StepOrder{}, /*graph=*/true);
@@ -247,7 +273,9 @@ TEST(Plan, StagedWeightsTrainAlike) {
     for (int i = 0; i < 4; ++i) all.push_back(step(rng, 1e-3f).wait().loss);
     return all;
   };
-  EXPECT_EQ(losses(true), losses(false));
+  const std::vector<float> expected = losses(false);
+  EXPECT_EQ(losses(true), expected);
+  for (const bool staged : {false, true}) EXPECT_EQ(losses(staged, std::make_shared<HostCopies>(2)), expected);
 }
 // Each block frees something, and the first to be chosen the most for what they cost.
 TEST(Plan, MoreBlocksTakeLess) {

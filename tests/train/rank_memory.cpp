@@ -14,12 +14,13 @@ namespace {
 constexpr size_t kGiB = size_t{1} << 30;
 
 // Each rank has its own --host-memory, on one machine.
-std::vector<RankMemory> least(const std::vector<std::string>& host_memory, std::string_view device = "cpu") {
+std::vector<RankMemory> least(const std::vector<std::string>& host_memory, std::string_view device = "cpu",
+                              bool of_one_process = false) {
   const std::vector<std::unique_ptr<Ranks>> ranks = Ranks::of_threads(int(host_memory.size()));
   std::vector<RankMemory> all(host_memory.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < all.size(); ++i)
-    threads.emplace_back([&, i] { all[i] = least_memory(*ranks[i], device, host_memory[i]); });
+    threads.emplace_back([&, i] { all[i] = least_memory(*ranks[i], device, host_memory[i], of_one_process); });
   for (std::thread& thread : threads) thread.join();
   return all;
 }
@@ -29,9 +30,20 @@ TEST(RankMemory, RanksOfAMachineShareItsHost) {
     ASSERT_TRUE(one.host.has_value());
     EXPECT_EQ(one.host->locked, 2 * kGiB) << "a third of the least";
     EXPECT_EQ(one.host->all, 2 * kGiB);
+    EXPECT_EQ(one.host->devices, 1u);
   }
   Ranks alone;
   EXPECT_EQ(least_memory(alone, "cpu", "9GiB").host->locked, 9 * kGiB);
+}
+
+// What one process may take is not cut up: its plan counts what all its threads take.
+TEST(RankMemory, ThreadsHaveTheHostInCommon) {
+  for (const RankMemory& one : least({"9GiB", "6GiB", "12GiB"}, "cpu", /*of_one_process=*/true)) {
+    ASSERT_TRUE(one.host.has_value());
+    EXPECT_EQ(one.host->locked, 6 * kGiB);
+    EXPECT_EQ(one.host->all, 6 * kGiB);
+    EXPECT_EQ(one.host->devices, 3u);
+  }
 }
 
 // On the CPU they share what is free, too.

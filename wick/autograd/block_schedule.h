@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,14 @@ class BlockSchedule {
   }
   size_t streamed() const { return streamed_; }
   bool is_staged() const { return staged_; }
+  // The same; weights on the host are those of all threads that have the same `copies`. Null: each has its own.
+  BlockSchedule with_host_copies(std::shared_ptr<HostCopies> copies) const {
+    BlockSchedule s = *this;
+    s.copies_ = std::move(copies);
+    return s;
+  }
+  // Of the streamed weights of a part of the model: "t5".
+  MasterPlace masters(const std::string& part) const { return {.staged = staged_, .shared = copies_, .name = part}; }
   // The same; what is kept of blocks that run twice lies on the host. For one model: copies share that memory.
   BlockSchedule with_checkpoints_on_host() const {
     BlockSchedule s = *this;
@@ -128,6 +137,7 @@ class BlockSchedule {
   std::set<size_t> recomputed_;
   size_t streamed_ = 0;
   bool staged_ = false;
+  std::shared_ptr<HostCopies> copies_;
   std::shared_ptr<BlockStream> stream_;
   std::shared_ptr<HostCheckpoints> host_;
   std::shared_ptr<const Meter> meter_;

@@ -1,6 +1,11 @@
 #include "wick/autograd/block_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <utility>
 
 #include "wick/core/error.h"
 
@@ -33,8 +38,8 @@ std::vector<size_t> evenly(const std::vector<size_t>& bytes, size_t count) {
 
 }  // namespace
 
-BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count, bool staged)
-    : device_(device), staged_(staged), streamed_(bytes.size()) {
+BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count, MasterPlace masters)
+    : device_(device), place_(std::move(masters)), streamed_(bytes.size()) {
   check(count <= bytes.size(), "--stream-blocks: expected at most {}, or all, the blocks of the model, found {}",
         bytes.size(), count);
   size_t number = 0, largest = 0;
@@ -43,15 +48,29 @@ BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_
     largest = std::max(largest, bytes[block]);
   }
   masters_.resize(count);
-  const MemoryScope scope(Purpose::weights);
+  const auto room = [&] {
+    const MemoryScope scope(Purpose::weights);
+    return Tensor::empty({int64_t(largest)}, DType::u8, device);
+  };
   for (size_t i = 0; i < std::min(kSlots, count); ++i)
     slots_.push_back(
-        {.room = Tensor::empty({int64_t(largest)}, DType::u8, device),
-         .fetch = staged ? device.make_staged_transfer(largest) : device.make_transfer(Direction::to_device)});
+        {.room = room(),
+         .fetch = place_.staged ? device.make_staged_transfer(largest) : device.make_transfer(Direction::to_device)});
   device_.add_mover(*this);
 }
 
-BlockStream::~BlockStream() { device_.remove_mover(*this); }
+BlockStream::~BlockStream() {
+  device_.remove_mover(*this);
+  if (place_.shared) await_all();
+}
+
+// Another thread may give the masters back, and nothing may be on its way from them then.
+void BlockStream::await_all() noexcept try {
+  for (Slot& slot : slots_) settle(slot);
+  std::byte last{};
+  if (!slots_.empty() && masters_.front()) device_.read(&last, slots_.front().room.view().data, 1);
+} catch (const std::exception&) {  // a device that is lost fetches nothing more
+}
 
 Tensor BlockStream::room(size_t block, const Shape& shape, DType dtype) {
   const Tensor& slot = slot_of(*streamed_[block]).room;
@@ -63,13 +82,21 @@ Tensor BlockStream::room(size_t block, const Shape& shape, DType dtype) {
 void BlockStream::keep(size_t block, bool has_values) {
   const size_t number = *streamed_[block];
   Slot& slot = slot_of(number);
-  const MemoryScope scope(Purpose::weights);
-  Tensor& master = masters_[number];
-  check(!master, "streaming: the tensors of block {} were not loaded together", block);
-  master = Tensor::empty({int64_t(filled_)}, DType::u8, staged_ ? device_.staging_side() : device_.host_side());
-  if (has_values) device_.read(master.view().data, slot.room.view().data, filled_);
+  check(!masters_[number], "streaming: the tensors of block {} were not loaded together", block);
+  const auto make = [&] { return master_of(slot, has_values); };
+  masters_[number] = place_.shared && has_values
+                         ? place_.shared->find_or_make(fmt::format("block {} of {}", block, place_.name), filled_, make)
+                         : std::make_shared<const Tensor>(make());
   slot.holds = number;
   filled_ = 0;
+}
+
+Tensor BlockStream::master_of(const Slot& slot, bool has_values) const {
+  const MemoryScope scope(Purpose::weights);
+  Memory& host = place_.staged ? device_.staging_side() : device_.host_side();
+  Tensor master = Tensor::empty({int64_t(filled_)}, DType::u8, host);
+  if (has_values) device_.read(master.view().data, slot.room.view().data, filled_);
+  return master;
 }
 
 void BlockStream::enter(size_t block, Way way) {
@@ -97,7 +124,7 @@ void BlockStream::leave(Way way) {
 void BlockStream::fetch(size_t number) {
   Slot& slot = slot_of(number);
   if (slot.holds == number) return;
-  const Tensor& master = masters_[number];
+  const Tensor& master = *masters_[number];
   slot.fetch->begin(slot.room.view().data, master.view().data, size_t(master.numel()));
   slot.holds = number;
   slot.arriving = true;

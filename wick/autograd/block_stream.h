@@ -8,8 +8,10 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "wick/autograd/host_copies.h"
 #include "wick/autograd/tape.h"
 #include "wick/core/tensor.h"
 
@@ -17,13 +19,21 @@ namespace wick {
 
 inline const Op kArrival("arrival of weights");
 
+// Where the masters lie, from which blocks come.
+struct MasterPlace {
+  bool staged = false;  // in ordinary memory of the host instead of page-locked
+  // Several threads that stream a model have its masters in common, under one name; else each has its own.
+  std::shared_ptr<HostCopies> shared = {};
+  std::string name = {};
+};
+
 class BlockStream final : public Mover {
  public:
   static constexpr size_t kSlots = 2;
 
   // bytes[i]: of the weights of the i-th block to run, each tensor's rounded_up(). `count` of them are streamed, their
-  // bytes evenly spread. Staged: their masters lie in ordinary memory of the host instead of page-locked.
-  BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count, bool staged = false);
+  // bytes evenly spread.
+  BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count, MasterPlace masters = {});
   ~BlockStream() override;
   BlockStream(const BlockStream&) = delete;
   BlockStream& operator=(const BlockStream&) = delete;
@@ -34,7 +44,8 @@ class BlockStream final : public Mover {
   size_t count() const { return masters_.size(); }
 
   // Loading, one block after the other: room for a tensor in the slot of its block, to be filled there; and, once all
-  // of the block are filled, their way to the host. An outline has no values to keep.
+  // of the block are filled, their way to the host, unless another thread's master is there. An outline has no values
+  // to keep, and shares none.
   Tensor room(size_t block, const Shape& shape, DType dtype);
   void keep(size_t block, bool has_values);
 
@@ -57,11 +68,13 @@ class BlockStream final : public Mover {
   void fetch(size_t number);
   void settle(Slot& slot);
   void leave(Way way);
+  void await_all() noexcept;
+  Tensor master_of(const Slot& slot, bool has_values) const;
 
   Memory& device_;
-  bool staged_;
-  std::vector<std::optional<size_t>> streamed_;  // by block, its number among the streamed
-  std::vector<Tensor> masters_;                  // bytes on the host, by number
+  MasterPlace place_;
+  std::vector<std::optional<size_t>> streamed_;         // by block, its number among the streamed
+  std::vector<std::shared_ptr<const Tensor>> masters_;  // bytes on the host, by number
   std::vector<Slot> slots_;
   size_t filled_ = 0;              // bytes of the slot of the block that is being loaded
   std::optional<size_t> current_;  // the number of the block that runs

@@ -113,6 +113,8 @@ void* CountingMemory::allocate(size_t bytes) {
   if (!in_segments_) {
     count(bytes);
     most_taken_ = std::max(most_taken_, in_use());
+    if (MemoryScope::current() != Purpose::weights)  // of which the newest is not held yet
+      most_beside_weights_ = std::max(most_beside_weights_, in_use() - held(Purpose::weights));
     return this;  // an address that is not null
   }
   Segments& segments = arenas_ ? arena_segments_ : general_;

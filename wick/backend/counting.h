@@ -67,6 +67,7 @@ class CountingMemory final : public Memory {
   void compute(double flops, double bytes) { now_ += flops / rates_.flops + bytes / rates_.bytes; }
   // The most that was taken from a device, gaps between tensors among it.
   size_t most_taken() const { return most_taken_; }
+  size_t most_beside_weights() const { return most_beside_weights_; }  // in use on the host's side
 
  private:
   class Travel;
@@ -76,7 +77,7 @@ class CountingMemory final : public Memory {
   bool in_segments_;
   int arenas_ = 0;                         // that are open
   size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
-  size_t most_taken_ = 0;
+  size_t most_taken_ = 0, most_beside_weights_ = 0;
   Rates rates_;
   double fetched_ = 0, now_ = 0;
   std::array<double, 2> busy_until_{};                        // transfers in each Direction

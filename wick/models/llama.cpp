@@ -190,7 +190,7 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
   BlockSchedule blocks = options.block_schedule;
   if (const size_t count = blocks.streamed())
     blocks.stream(weights.stream(
-        count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.is_staged()));
+        count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.masters("llama")));
   Llama model(Scope(weights, "llama", options.adapter), config, blocks);
   if (options.adapter) options.adapter->check_complete();  // before the long work
   const auto rehearse = [&] { options.rehearse(model); };

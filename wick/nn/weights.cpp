@@ -310,7 +310,7 @@ Weights Weights::outside_blocks() const {
 size_t Weights::blocks() const { return state_->block_bytes.size(); }
 
 std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<void(const Weights&)>& build,
-                                             bool staged) const {
+                                             MasterPlace masters) const {
   assert(state_->loaded.empty() && !state_->options.trainable);
   CountingBackend counting(device_kind("cpu"));
   TensorSource shapes = state_->source;
@@ -320,8 +320,11 @@ std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<v
   const Weights outlined(shapes, options);
   build(outlined);
   const std::vector<size_t>& bytes = outlined.state_->block_bytes;
-  return state_->stream = std::make_shared<BlockStream>(state_->memory(), bytes,
-                                                        count == BlockSchedule::kAll ? bytes.size() : count, staged);
+  // Each thread may hold them in its own way.
+  masters.name += fmt::format(" of {}, {}{}", shapes.name, options.as_stored ? "as stored" : name_of(options.dtype),
+                              masters.staged ? ", staged" : "");
+  return state_->stream = std::make_shared<BlockStream>(
+             state_->memory(), bytes, count == BlockSchedule::kAll ? bytes.size() : count, std::move(masters));
 }
 
 void Weights::read_deferred(const std::function<void()>& meanwhile) const {

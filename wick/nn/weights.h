@@ -103,10 +103,10 @@ class Weights {
   Weights outside_blocks() const;
   size_t blocks() const;  // handed out so far
   // Before anything is loaded: the weights of `count` blocks (all where that is kAll) of the model that `build` makes
-  // are to lie on the host, staged in ordinary memory of it or page-locked. The model runs its blocks by a
-  // BlockSchedule::Pass. Not for trainable Weights.
+  // are to lie on the host, in `masters`. The model runs its blocks by a BlockSchedule::Pass. Not for trainable
+  // Weights.
   std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build,
-                                      bool staged = false) const;
+                                      MasterPlace masters = {}) const;
 
   // Calls f when the values of all that was handed out so far are where the tensors are: at once, or in
   // read_deferred(), or before a streamed block leaves for the host. f may compute with them, not change them.

@@ -139,7 +139,7 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
           load_denoiser(Scope(shapes, denoiser_));
           drop_denoiser();
         },
-        options_.block_schedule.is_staged()));
+        options_.block_schedule.masters(denoiser_)));
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
   check_kept();
   if (options.adapter) options.adapter->check_complete();  // before the long work

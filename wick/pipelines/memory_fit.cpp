@@ -43,12 +43,12 @@ class Search {
   const PlanOfHolding& plan_;
 };
 
-std::string in_words(const HeldPlan& held) {
-  const auto& [quantized, streamed, encoder, staged] = held.holding;
+std::string in_words(const HeldPlan& held, const std::optional<HostLimit>& host) {
+  const auto& [quantized, streamed, encoder, staged, copies] = held.holding;
   std::string text = quantized ? "weights in " + dtype_in_words(*quantized) : "weights as they are";
   if (streamed > 0) text += fmt::format(", {} of {} blocks streamed", streamed, held.plan.blocks);
   if (encoder) text += ", T5 streamed";
-  return text + on_host_in_words(held.plan.host, held.plan.staged);
+  return text + on_host_in_words(locked_by(held.plan, host), held.plan.staged);
 }
 
 }  // namespace
@@ -70,12 +70,13 @@ std::string MemoryRequest::host_in_words(size_t bytes) const {
 std::vector<std::optional<DType>> precisions_for_memory() { return {std::nullopt, DType::int8, DType::nf4_double}; }
 
 std::string InferenceChoices::in_words() const {
-  if (best) return fmt::format("{} with {}", readable_bytes(best->plan.total()), wick::in_words(*best));
+  if (best) return fmt::format("{} with {}", readable_bytes(best->plan.total()), wick::in_words(*best, request.host));
   const HeldPlan& least = *std::ranges::min_element(all, {}, [](const HeldPlan& h) { return h.plan.total(); });
   if (least.plan.total() <= request.size)
-    return fmt::format("this needs {}, with {}", request.host_in_words(least.plan.host), wick::in_words(least));
+    return fmt::format("this needs {}, with {}", request.host_in_words(locked_by(least.plan, request.host)),
+                       wick::in_words(least, request.host));
   return fmt::format("this needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
-                     readable_bytes(least.plan.total() - request.size), wick::in_words(least));
+                     readable_bytes(least.plan.total() - request.size), wick::in_words(least, request.host));
 }
 
 HeldPlan plan_held(Holding holding, const std::optional<HostLimit>& host, const PlanOfHolding& plan) {

@@ -50,13 +50,16 @@ struct MemoryRequest {
 };
 
 struct Holding {
-  std::optional<DType> quantized = {};  // the type of the blocks' matrices: none where they stay as they are
-  size_t streamed = 0;                  // blocks whose weights come from the host
-  bool stream_text_encoder = false;     // T5's come from there
-  bool staged = false;                  // they lie in ordinary memory there instead of page-locked
+  std::optional<DType> quantized = {};      // the type of the blocks' matrices: none where they stay as they are
+  size_t streamed = 0;                      // blocks whose weights come from the host
+  bool stream_text_encoder = false;         // T5's come from there
+  bool staged = false;                      // they lie in ordinary memory there instead of page-locked
+  std::shared_ptr<HostCopies> copies = {};  // where several threads draw or write with the same weights
 
   bool is_streamed() const { return streamed > 0 || stream_text_encoder; }
-  BlockSchedule block_schedule() const { return BlockSchedule().with_streamed(streamed, staged); }
+  BlockSchedule block_schedule() const {
+    return BlockSchedule().with_streamed(streamed, staged).with_host_copies(copies);
+  }
 };
 
 struct HeldPlan {

@@ -78,6 +78,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
           .activations = memory.peak() - weights - lora,
           .taken = memory.most_taken(),
           .host = device.is_device ? memory.host_side().peak() : 0,
+          .host_own = device.is_device ? memory.host_side().most_beside_weights() : 0,
           .staged = device.is_device ? memory.staging_side().peak() : 0,
           .blocks = model->denoiser_weights().blocks(),
           .cost = options.costs ? cost_of_step(backend, text_to_image, {counted.front()}) : StepCost{}};
@@ -91,8 +92,9 @@ InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context,
   BlockSchedule blocks = asked;  // whose stream is gone before the backend
   if (const size_t count = blocks.streamed())
     blocks.stream(outline.stream(
-        count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.is_staged()));
+        count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.masters("llama")));
   const Llama model(Scope(outline, "llama"), config, blocks);
+  outline.read_deferred();  // the last block is whole
   TextDecoder decoder(model, context);
   const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
   decoder.read(std::vector<int64_t>(size_t(std::min(context, TextDecoder::kPiece)), 0));
@@ -104,6 +106,7 @@ InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context,
           .activations = memory.peak() - held,
           .taken = memory.most_taken(),
           .host = device.is_device ? memory.host_side().peak() : 0,
+          .host_own = device.is_device ? memory.host_side().most_beside_weights() : 0,
           .staged = device.is_device ? memory.staging_side().peak() : 0,
           .blocks = outline.blocks(),
           .cost = backend.cost()};

@@ -18,11 +18,13 @@ struct InferencePlan {  // bytes
   size_t activations;  // a step, decoding, text encoders before both, or a long prompt's prefill adds these at its peak
   size_t taken;        // by the device's Memory at the most, gaps between tensors among it
   size_t host = 0;     // on the host, page-locked: weights that are streamed
-  size_t staged = 0;   // likewise, in ordinary memory, where more than may be page-locked
-  size_t blocks = 0;   // of the model
-  StepCost cost = {};  // of a picture's step, if asked for; or of reading a piece of a prompt and a step
+  size_t host_own = 0;  // of these, what each device of a process needs for itself: all but the weights
+  size_t staged = 0;    // weights that are streamed, in ordinary memory, where more than may be page-locked
+  size_t blocks = 0;    // of the model
+  StepCost cost = {};   // of a picture's step, if asked for; or of reading a piece of a prompt and a step
 
   double seconds() const { return cost.seconds; }
+  size_t host_of(size_t devices) const { return host + (devices - 1) * host_own; }  // of one process
   size_t total() const { return taken + device.workspace + device.context; }
 };
 

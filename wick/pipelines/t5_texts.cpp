@@ -65,7 +65,7 @@ void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
   if (options.stream_text_encoder)
     blocks.stream(s.weights().stream(
         BlockSchedule::kAll, [&](const Weights& shapes) { T5Encoder(Scope(shapes, "t5"), config_); },
-        options.block_schedule.is_staged()));
+        options.block_schedule.masters("t5")));
   encoder_.emplace(s, config_, blocks);
   s.weights().read_deferred();
 }

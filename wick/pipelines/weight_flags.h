@@ -21,13 +21,20 @@ std::optional<size_t> parse_memory(const std::string& text);
 // together with streamed weights that lie in ordinary memory.
 struct HostLimit {
   size_t locked, all;
+  size_t devices = 1;  // of one process: the bytes are those of all, and streamed weights are among them once
 
-  HostLimit share_of(size_t runs) const { return {locked / runs, all / runs}; }  // that run beside each other
+  HostLimit share_of(size_t runs) const { return {locked / runs, all / runs, devices}; }  // that run beside each other
   template <class Plan>
   bool allows(const Plan& plan) const {
-    return plan.host <= locked && plan.host + plan.staged <= all;
+    const size_t bytes = plan.host_of(devices);
+    return bytes <= locked && bytes + plan.staged <= all;
   }
 };
+// What a plan locks for all devices of its process.
+template <class Plan>
+size_t locked_by(const Plan& plan, const std::optional<HostLimit>& limit) {
+  return plan.host_of(limit ? limit->devices : 1);
+}
 // That of --host-memory for both; where it is empty, 60 % of what is available may be locked, and 80 % taken in all.
 // None where that is not known. Throws UsageError for a text that is no size.
 std::optional<HostLimit> host_limit(const std::string& host_memory);

@@ -95,7 +95,9 @@ class Ways {
   size_t most_for_the_host(const TrainConfig& config, size_t blocks) const {
     if (!request_.host) return blocks;
     const MemoryPlan all = way(config, blocks, blocks).plan;
-    return request_.host->allows(all) ? blocks : blocks * request_.host->locked / all.host;
+    if (request_.host->allows(all)) return blocks;
+    const size_t locked = request_.host->locked, own = std::min(locked, request_.host->devices * all.host_own);
+    return blocks * (locked - own) / (all.host - all.host_own);
   }
 
   // As few streamed blocks as fit with all of them recomputed; or more, which leave room to recompute fewer.
@@ -136,13 +138,13 @@ std::string count_in_words(size_t count, const MemoryPlan& plan) {
 }
 
 // "the base in int8, 26 of 57 blocks computed twice, all 57 blocks streamed, with 8.1 GiB on the host"
-std::string way_in_words(const MemoryChoice& choice) {
+std::string way_in_words(const MemoryChoice& choice, const std::optional<HostLimit>& host) {
   std::string text = fmt::format("the base in {}, {} computed twice", base_in_words(choice.config),
                                  count_in_words(choice.blocks, choice.plan));
   if (choice.config.checkpoints_on_host) text += " with their inputs on the host";
   if (choice.streamed > 0) text += fmt::format(", {} streamed", count_in_words(choice.streamed, choice.plan));
   if (choice.config.stream_text_encoder) text += ", T5 streamed";
-  return text + on_host_in_words(choice.plan.host, choice.plan.staged);
+  return text + on_host_in_words(locked_by(choice.plan, host), choice.plan.staged);
 }
 
 }  // namespace
@@ -155,9 +157,11 @@ std::string MemoryChoices::in_words() const {
   if (!best) {
     const MemoryChoice& least = smallest();
     if (least.plan.total() <= request.size)
-      return fmt::format("this run needs {}, with {}", request.host_in_words(least.plan.host), way_in_words(least));
-    std::string text = fmt::format("this run needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
-                                   readable_bytes(least.plan.total() - request.size), way_in_words(least));
+      return fmt::format("this run needs {}, with {}", request.host_in_words(locked_by(least.plan, request.host)),
+                         way_in_words(least, request.host));
+    std::string text =
+        fmt::format("this run needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
+                    readable_bytes(least.plan.total() - request.size), way_in_words(least, request.host));
     if (least.plan.encoding > least.plan.step())
       text += "; most of it while pictures and captions are encoded, before the first step";
     else if (least.plan.previews > least.plan.step())
@@ -167,7 +171,7 @@ std::string MemoryChoices::in_words() const {
                           readable_bytes(request.host->locked));
     return text;
   }
-  std::string text = fmt::format("{} with {}", readable_bytes(best->plan.total()), way_in_words(*best));
+  std::string text = fmt::format("{} with {}", readable_bytes(best->plan.total()), way_in_words(*best, request.host));
   if (unfitted > best->plan.total())
     text += fmt::format(", which saves {}", readable_bytes(unfitted - best->plan.total()));
   for (const MemoryChoice& other : precisions) {

@@ -119,6 +119,7 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
   if (config.ranks > 1) plan.collectives = device.collectives;
   if (device.is_device) {
     plan.host = memory.host_side().peak();
+    plan.host_own = memory.host_side().most_beside_weights();
     plan.staged = memory.staging_side().peak();
   }
   return plan;

@@ -33,13 +33,15 @@ struct MemoryPlan {                // bytes
   size_t previews;  // likewise between steps, while previews are made; 0 without --sample-prompts
   size_t taken;     // by the device's Memory at the most: the largest of the three, and the gaps between tensors
 
-  size_t host = 0;    // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
+  size_t host = 0;      // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
+  size_t host_own = 0;  // of these, what each device of a process needs for itself: all but the streamed weights
   size_t staged = 0;  // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
   size_t collectives = 0;  // taken past the device's Memory where several ranks share a step
   StepCost cost = {};      // of a step
   size_t blocks = 0;       // that the model has, to be recomputed or not
 
   double seconds() const { return cost.seconds; }
+  size_t host_of(size_t devices) const { return host + (devices - 1) * host_own; }  // of one process
   size_t step() const { return weights + adapter + optimizer + activations; }
   size_t gaps() const { return taken - std::min(taken, std::max({step(), encoding, previews})); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.

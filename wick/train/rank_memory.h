@@ -13,9 +13,10 @@ namespace wick {
 
 struct RankMemory {
   std::optional<size_t> device;   // the least that is free on a rank's device; none where it is not known
-  std::optional<HostLimit> host;  // the least of the ranks' shares of what --host-memory allows on their machines
+  std::optional<HostLimit> host;  // the least of the processes' shares of what --host-memory allows on their machines
 };
-// All ranks call it, each with its device ("cpu", "cuda:N").
-RankMemory least_memory(Ranks& ranks, std::string_view device, const std::string& host_memory);
+// All ranks call it, each with its device ("cpu", "cuda:N"). Each is a process, or all are threads of one.
+RankMemory least_memory(Ranks& ranks, std::string_view device, const std::string& host_memory,
+                        bool of_one_process = false);
 
 }  // namespace wick

@@ -28,11 +28,12 @@ std::string device_of(const TrainConfig& config, const RankPlace& place) {
 RunResult train_in_threads(const TrainConfig& config, const Checkpoint& model,
                            const std::vector<std::string>& devices) {
   std::vector<std::unique_ptr<Ranks>> ranks = Ranks::of_threads(int(devices.size()));
+  const auto copies = std::make_shared<HostCopies>(devices.size());
   std::vector<std::exception_ptr> errors(devices.size());
   std::vector<RunResult> results(devices.size(), RunResult::finished);
   on_threads(devices.size(), [&](size_t rank) {
     try {
-      results[rank] = train(config, model, *ranks[rank], devices[rank], /*takes_signals=*/rank == 0);
+      results[rank] = train(config, model, *ranks[rank], devices[rank], /*takes_signals=*/rank == 0, copies);
     } catch (const RankError&) {  // another one is the cause
       errors[rank] = std::current_exception();
     }

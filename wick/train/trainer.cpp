@@ -57,7 +57,8 @@ double unix_time() {
 
 class Run {
  public:
-  Run(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device, bool takes_signals)
+  Run(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device, bool takes_signals,
+      std::shared_ptr<HostCopies> copies)
       : config_(std::move(config)),
         model_(model),
         ranks_(ranks),
@@ -66,7 +67,8 @@ class Run {
         states_(output_ / "state"),
         backend_(open_backend(device)),
         kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
-        rng_(uint64_t(config_.seed)) {
+        rng_(uint64_t(config_.seed)),
+        copies_(std::move(copies)) {
     config_.ranks = ranks.count();
     if (takes_signals) interrupt_.emplace();
     if (!ranks.is_first()) progress_.be_silent();
@@ -77,7 +79,7 @@ class Run {
   RunResult operator()() try {
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
-    memory_ = least_memory(ranks_, backend_.name(), config_.host_memory);
+    memory_ = least_memory(ranks_, backend_.name(), config_.host_memory, copies_ != nullptr);
     begun_with_ = read_begun();
     if (config_.batch_size == 0) choose_batch();
     ranks_.check();
@@ -115,7 +117,7 @@ class Run {
     plan_ = plan_memory(planned(), model_, kind_, job_->largest(), nullptr, memory_.host);
     free_ = free_memory(backend_.name());
     if (free_) check_fits(planned(), model_, *plan_, backend_.name(), *free_);
-    check_locked(plan_->host, memory_.host);
+    check_locked(locked_by(*plan_, memory_.host), memory_.host);
     if (plan_->staged > 0) progress_.say(staging_in_words(plan_->staged));
     if (is_first()) check_disk();
   }
@@ -379,7 +381,7 @@ class Run {
                               readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                               free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
     for (const std::string& remark : job_->remarks()) progress_.say(remark);
-    task_ = job_->load(backend_, plan_->block_schedule, setup_progress(), ranks_);
+    task_ = job_->load(backend_, plan_->block_schedule.with_host_copies(copies_), setup_progress(), ranks_);
     for (const std::string& remark : task_->remarks()) progress_.say(remark);
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
@@ -811,6 +813,7 @@ class Run {
   Backend& backend_;
   const DeviceKind kind_;
   TrainRng rng_;
+  const std::shared_ptr<HostCopies> copies_;  // of weights that are streamed, where all ranks are of this process
   std::unique_ptr<Job> job_;
   std::map<std::string, std::string> fingerprint_, settings_;
   RankMemory memory_;
@@ -858,7 +861,7 @@ RunResult train(TrainConfig config, const Checkpoint& model) {
 }
 
 RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device,
-                bool takes_signals) try {
+                bool takes_signals, std::shared_ptr<HostCopies> copies) try {
   resolve(config);
   if (ranks.is_first()) {
     check_elsewhere(model.path(), fs::path(config.output) / config.name);
@@ -866,7 +869,7 @@ RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, const
     check_output(config);
     check_apart(config, model);
   }
-  return Run(std::move(config), model, ranks, device, takes_signals)();
+  return Run(std::move(config), model, ranks, device, takes_signals, std::move(copies))();
 } catch (const RankError&) {
   throw;
 } catch (const UsageError& e) {

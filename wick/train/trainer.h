@@ -13,7 +13,10 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <string>
 
+#include "wick/autograd/host_copies.h"
 #include "wick/ranks/ranks.h"
 #include "wick/train/config.h"
 
@@ -25,8 +28,9 @@ enum class RunResult { finished, interrupted };
 RunResult train(TrainConfig config, const Checkpoint& model);
 // One of several ranks that call this with the same settings, each on its own `device`, whatever config.device says.
 // Rank 0 alone writes to `output`, but for caches of encodings, of which each rank makes a share. A rank that does not
-// run on the main thread takes no signals; a signal to one stops all behind the same step.
+// run on the main thread takes no signals; a signal to one stops all behind the same step. Where all ranks are threads
+// of one process they share `copies`.
 RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, const std::string& device,
-                bool takes_signals = true);
+                bool takes_signals = true, std::shared_ptr<HostCopies> copies = {});
 
 }  // namespace wick
