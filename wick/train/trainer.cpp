@@ -677,6 +677,7 @@ class Run {
 
   // This save was not asked for: where it fails the run goes on.
   void save_state_in_time() {
+    ranks_.barrier();
     const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
     if (!is_first()) return;
     constexpr uint64_t kHeader = uint64_t{1} << 20;
@@ -700,7 +701,9 @@ class Run {
     }
   }
 
+  // Behind a barrier: where a rank has given up, others' sums of the step are undefined.
   void save_state_of(const TrainState& state) {
+    ranks_.barrier();
     const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
     if (is_first()) write_state(state, elsewhere);
   }
