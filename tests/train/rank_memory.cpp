@@ -36,7 +36,7 @@ TEST(RankMemory, RanksOfAMachineShareItsHost) {
   EXPECT_EQ(least_memory(alone, "cpu", "9GiB").host->locked, 9 * kGiB);
 }
 
-// What one process may take is not cut up: its plan counts what all its threads take.
+// The limit of one process is not divided among its threads: its plan counts them all.
 TEST(RankMemory, ThreadsHaveTheHostInCommon) {
   for (const RankMemory& one : least({"9GiB", "6GiB", "12GiB"}, "cpu", /*of_one_process=*/true)) {
     ASSERT_TRUE(one.host.has_value());

@@ -117,7 +117,7 @@ class ShardsTest : public testing::Test {
   void SetUp() override {
     if (!test::backend().memory().on_host()) GTEST_SKIP() << "these ranks are of the CPU";
   }
-  // What all ranks say, which is the same.
+  // The values of all ranks, which are the same.
   static std::string on_ranks(int count, const Body& body) {
     const std::vector<std::string> all = run_threads(count, body);
     for (const std::string& one : all) EXPECT_EQ(one, all[0]) << "of " << count << " ranks";

@@ -60,7 +60,7 @@ class BlockSchedule {
     s.copies_ = std::move(copies);
     return s;
   }
-  // Of the streamed weights of a part of the model: "t5".
+  // The place of the masters of a part of the model: "t5".
   MasterPlace masters(const std::string& part) const { return {.staged = staged_, .shared = copies_, .name = part}; }
   // The same; what is kept of blocks that run twice lies on the host. For one model: copies share that memory.
   BlockSchedule with_checkpoints_on_host() const {

@@ -30,7 +30,7 @@ struct HostLimit {
     return bytes <= locked && bytes + plan.staged <= all;
   }
 };
-// What a plan locks for all devices of its process.
+// The bytes that a plan locks for all devices of its process.
 template <class Plan>
 size_t locked_by(const Plan& plan, const std::optional<HostLimit>& limit) {
   return plan.host_of(limit ? limit->devices : 1);

@@ -54,7 +54,7 @@ class SavedState {
   // What the state does not tell, since it is older than a setting, was that setting's default.
   void check_same_run(const std::map<std::string, std::string>& fingerprint,
                       const std::map<std::string, std::string>& defaults) const;
-  // What was saved of it, on the host. Throws Error where it is missing, or has another shape or dtype.
+  // The saved value of that name, on the host. Throws Error where it is missing or has another shape or dtype.
   Tensor load(const Optimizer::State& state) const;
 
  private:

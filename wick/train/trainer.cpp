@@ -651,7 +651,7 @@ class Run {
            (each == 0 && epochs == 0 && step == saved_step_);
   }
 
-  // Of the parameters that would be saved, by rank 0.
+  // Rank 0 makes them, of the parameters that would be saved.
   void make_previews() {
     if (from_first([&] { return previews_->has(step_) ? "made" : ""; }) == "made") return;
     const Clock::time_point began = Clock::now();
@@ -683,8 +683,7 @@ class Run {
 
   // This save was not asked for: where it fails the run goes on.
   void save_state_in_time() {
-    ranks_.barrier();
-    const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
+    const std::map<std::string, Tensor> elsewhere = states_of_others();
     if (!is_first()) return;
     constexpr uint64_t kHeader = uint64_t{1} << 20;
     const auto tell = [&](const std::string& why) {
@@ -707,10 +706,15 @@ class Run {
     }
   }
 
-  // Behind a barrier: where a rank has given up, others' sums of the step are undefined.
-  void save_state_of(const TrainState& state) {
+  // They come behind a barrier: where a rank has given up, others' sums of the step are undefined, and nothing is
+  // saved.
+  std::map<std::string, Tensor> states_of_others() {
     ranks_.barrier();
-    const std::map<std::string, Tensor> elsewhere = fetch_states(*optimizer_, ranks_);
+    return fetch_states(*optimizer_, ranks_);
+  }
+
+  void save_state_of(const TrainState& state) {
+    const std::map<std::string, Tensor> elsewhere = states_of_others();
     if (is_first()) write_state(state, elsewhere);
   }
 

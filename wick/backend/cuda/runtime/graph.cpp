@@ -17,8 +17,9 @@ class GraphReplay final : public Replay {
   GraphReplay& operator=(const GraphReplay&) = delete;
   void run() override {
     memory_.rest();
+    if (waits_for_peers_) meet_peers();
     cuda_check(cudaGraphLaunch(executable_, stream_), "launching a CUDA graph");
-    if (waits_for_peers_) await_launches();
+    if (waits_for_peers_) meet_peers();
   }
 
  private:

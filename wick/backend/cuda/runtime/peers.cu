@@ -51,11 +51,25 @@ __global__ void sum_single(float* y, Terms terms, int64_t count) {
   sum_terms<float>(y, terms, count, [](float& sum, float x) { sum += x; });
 }
 
+// EXPERIMENT
+struct Flags {
+  volatile uint32_t* told[kMostPeers];
+  volatile uint32_t* awaited[kMostPeers];
+};
+__global__ void tell_and_spin(Flags flags) {
+  __threadfence_system();
+  *flags.told[threadIdx.x] = 1;
+  while (*flags.awaited[threadIdx.x] == 0) __nanosleep(100);
+  *flags.awaited[threadIdx.x] = 0;
+  __threadfence_system();
+}
+
 // A kernel is loaded when it is first asked for, and that never ended while a stream of the device waited for a signal.
 void load_kernels() {
   cudaFuncAttributes attributes;
   for (const auto kernel : {sum_wide, sum_single})
     cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+  cuda_check(cudaFuncGetAttributes(&attributes, tell_and_spin), "loading a kernel");
 }
 
 // The driver's, by name: the library that holds it is not linked.
@@ -223,7 +237,8 @@ class PeerCollective final : public Collective {
   }
 
   bool has_captured_waits() { return std::exchange(has_captured_waits_, false); }
-  void await_launches() {
+  void meet() {
+    if (getenv("WICK_PEERS_NO_MEET")) return;
     group_->wait_for_all([this] { return aborted_.load(); });
     check_alive();
   }
@@ -315,6 +330,17 @@ class PeerCollective final : public Collective {
 
   void wait_on_device(PeerGroup::Signal signal) {
     has_captured_waits_ = true;
+    if (getenv("WICK_PEERS_KERNEL")) {
+      Flags flags = {};
+      int count = 0;
+      for (const int other : others()) {
+        flags.told[count] = group_->flag(signal, other, rank_);
+        flags.awaited[count++] = group_->flag(signal, rank_, other);
+      }
+      tell_and_spin<<<1, count, 0, side_>>>(flags);
+      cuda_check(cudaGetLastError(), "telling");
+      return;
+    }
     std::vector<CUstreamBatchMemOpParams> all;
     const auto add = [&](CUstreamBatchMemOpType what, int to, int from, uint32_t value) {
       auto& one = all.emplace_back().writeValue;
@@ -346,8 +372,8 @@ class PeerCollective final : public Collective {
 }  // namespace
 
 bool has_captured_waits() { return own_member && own_member->has_captured_waits(); }
-void await_launches() {
-  if (own_member) own_member->await_launches();
+void meet_peers() {
+  if (own_member) own_member->meet();
 }
 
 std::unique_ptr<Collective> join_peers(const std::string& id, int device, cudaStream_t compute, int rank, int count) {

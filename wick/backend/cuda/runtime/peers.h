@@ -18,9 +18,9 @@ namespace wick {
 std::unique_ptr<Collective> join_peers(const std::string& id, int device, cudaStream_t compute, int rank, int count);
 
 // Of the thread's own member, if there is one. A driver's call may hold a lock of the process while it waits for its
-// device, which waits for another one, whose thread waits for the lock. So no member makes any call between its launch
-// of what waits and the last member's.
+// device, which waits for another one, whose thread waits for the lock: an allocation is also mapped for all peers. So
+// members meet before they launch what waits, and none makes any call until all have launched it.
 bool has_captured_waits();  // since the last call
-void await_launches();      // of all members; throws Error once they are told to stop
+void meet_peers();          // all members; throws Error once they are told to stop
 
 }  // namespace wick
