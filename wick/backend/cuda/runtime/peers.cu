@@ -7,6 +7,7 @@
 #include <cassert>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -21,8 +22,12 @@ namespace wick {
 namespace {
 
 constexpr int kMostPeers = 16;
-// Of floats, which are summed at once: enough that a copy of one device's share takes longer than its start.
-constexpr int64_t kPiece = int64_t{4} << 20;
+// The most elements that are summed at once: a part of a LoRA's gradients.
+constexpr int64_t kPiece = int64_t{6} << 20;
+// Terms of a piece are added when so many more pieces are at hand, so that they have come by then.
+constexpr int kLag = 2;
+// A member that begins piece i has seen all others begin piece i - kLag, and they had added piece i - 2 kLag by then.
+constexpr int kSlots = 2 * kLag;
 constexpr int64_t kWide = 4;  // elements of a vector; shares are multiples of it
 
 struct Terms {
@@ -51,25 +56,11 @@ __global__ void sum_single(float* y, Terms terms, int64_t count) {
   sum_terms<float>(y, terms, count, [](float& sum, float x) { sum += x; });
 }
 
-// EXPERIMENT
-struct Flags {
-  volatile uint32_t* told[kMostPeers];
-  volatile uint32_t* awaited[kMostPeers];
-};
-__global__ void tell_and_spin(Flags flags) {
-  __threadfence_system();
-  *flags.told[threadIdx.x] = 1;
-  while (*flags.awaited[threadIdx.x] == 0) __nanosleep(100);
-  *flags.awaited[threadIdx.x] = 0;
-  __threadfence_system();
-}
-
 // A kernel is loaded when it is first asked for, and that never ended while a stream of the device waited for a signal.
 void load_kernels() {
   cudaFuncAttributes attributes;
   for (const auto kernel : {sum_wide, sum_single})
     cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
-  cuda_check(cudaFuncGetAttributes(&attributes, tell_and_spin), "loading a kernel");
 }
 
 // The driver's, by name: the library that holds it is not linked.
@@ -90,6 +81,12 @@ decltype(&cuStreamBatchMemOp) memory_operations() {
   return found;
 }
 
+// The size of each of `parts` of `count` elements, but for the last ones.
+int64_t share_of(int64_t count, int64_t parts) {
+  const int64_t width = parts * kWide;
+  return (count + width - 1) / width * kWide;
+}
+
 bool reaches_all(int device, const std::vector<int>& devices) {
   return std::ranges::all_of(devices, [&](int other) { return other == device || reach_each_other(device, other); });
 }
@@ -99,10 +96,11 @@ bool reaches_all(int device, const std::vector<int>& devices) {
 // Lives until the last member has left, and with it the memory that others write to.
 class PeerGroup {
  public:
-  // What a device tells another one: its terms are there, or its share of the sum is.
-  enum Signal { terms, sums, kSignals };
+  // What a device tells another one: it has begun a piece, of an even number or an odd one, or ended all.
+  enum Signal { even, odd, ended, kSignals };
 
-  explicit PeerGroup(int count) : count_(count), devices_(size_t(count), -1), rooms_(size_t(count)) {
+  explicit PeerGroup(int count)
+      : count_(count), devices_(size_t(count), -1), rooms_(size_t(count)), addresses_(size_t(count)) {
     cuda_check(
         cudaHostAlloc(&flags_, size_t(kSignals * count * count) * kApart * sizeof(uint32_t), cudaHostAllocPortable),
         "cudaHostAlloc");
@@ -139,7 +137,7 @@ class PeerGroup {
       if (status != cudaErrorPeerAccessAlreadyEnabled) cuda_check(status, "cudaDeviceEnablePeerAccess");
       cudaGetLastError();
     }
-    cuda_check(cudaMalloc(&rooms_[size_t(rank)], 2 * size_t(kPiece) * sizeof(float)), "cudaMalloc");
+    cuda_check(cudaMalloc(&rooms_[size_t(rank)], room()), "cudaMalloc");
     wait_for_all();
     return true;
   }
@@ -153,11 +151,22 @@ class PeerGroup {
     while (came_ / count_ == round && !is_over()) changed_.wait_for(lock, std::chrono::milliseconds(1));
   }
 
+  // The addresses of all members, by rank, once all have called it with theirs.
+  template <class IsOver>
+  std::vector<char*> all_addresses(int rank, void* own, const IsOver& is_over) {
+    addresses_[size_t(rank)] = static_cast<char*>(own);
+    wait_for_all(is_over);
+    std::vector<char*> all = addresses_;
+    wait_for_all(is_over);
+    return all;
+  }
+
   int count() const { return count_; }
-  // On the device of `rank`, each of share() elements: the members' terms for its share, and the sums of their shares.
-  float* term(int rank, int of) const { return rooms_[size_t(rank)] + share() * of; }
-  float* sum(int rank, int of) const { return rooms_[size_t(rank)] + kPiece + share() * of; }
-  int64_t share() const { return kPiece / count_ / kWide * kWide; }
+  // On the device of `rank`: the term of another member for its share of a piece.
+  float* term(int rank, int other, int slot) const {
+    const int place = (other - rank + count_) % count_ - 1;
+    return rooms_[size_t(rank)] + share_of(kPiece, count_) * (slot * (count_ - 1) + place);
+  }
 
   uint32_t* flag(Signal signal, int to, int from) const {
     return flags_ + size_t((signal * count_ + to) * count_ + from) * kApart;
@@ -166,6 +175,8 @@ class PeerGroup {
  private:
   static constexpr size_t kApart = 16;  // a cache line a flag
 
+  size_t room() const { return size_t(share_of(kPiece, count_) * (count_ - 1) * kSlots) * sizeof(float); }
+
   void wait_for_all() {
     wait_for_all([] { return false; });
   }
@@ -173,6 +184,7 @@ class PeerGroup {
   const int count_;
   std::vector<int> devices_;   // by rank
   std::vector<float*> rooms_;  // by rank
+  std::vector<char*> addresses_;
   uint32_t* flags_ = nullptr;  // page-locked on the host, so that abort() can write them whatever devices do
   std::atomic<bool> all_access_{true};
   std::mutex mutex_;
@@ -186,9 +198,12 @@ class PeerCollective;
 thread_local PeerCollective* own_member = nullptr;  // of this thread
 
 // A piece of a sum is divided into a share for each member. Each member copies its terms of a share to that share's
-// member, which adds them and copies the sum to all. So two signals order all: a member that has everyone's terms knows
-// that all are done with its sum before, and one that is told of a sum knows that its terms were added. Nothing is
-// fetched: a copy is made by the device that it comes from, and in a captured step that one may be waiting.
+// member, which adds them and copies the sum over all members' terms, so that each element travels twice. What a copy
+// takes is a copy engine. Additions run where backward does, between its kernels: beside them, they took the
+// multiprocessors of kernels that count on all (docs/decisions/005). They come kLag pieces later, as the terms are
+// there by then. One signal a piece says that its terms are there, and the sums of the piece that was added before
+// them. Nothing is fetched: a copy is made by the device that it comes from, and in a captured step that one may be
+// waiting.
 class PeerCollective final : public Collective {
  public:
   PeerCollective(std::shared_ptr<PeerGroup> group, cudaStream_t compute, int rank)
@@ -211,34 +226,34 @@ class PeerCollective final : public Collective {
 
   void sum(View x) override {
     assert(x.contiguous() && x.dtype == DType::f32);
-    fork();
-    const int64_t most = group_->share() * group_->count();
-    for (int64_t at = 0; at < x.numel(); at += most)
-      sum_piece(static_cast<float*>(x.data) + at, std::min(most, x.numel() - at));
-  }
-  void broadcast(View x, int from) override {
-    assert(x.contiguous());
-    fork();
-    const int64_t bytes = int64_t(bytes_of(x.dtype, x.shape)), most = group_->share() * int64_t(sizeof(float));
-    for (int64_t at = 0; at < bytes; at += most) {
-      char* const part = static_cast<char*>(x.data) + at;
-      const int64_t size = std::min(most, bytes - at);
-      tell_and_wait(PeerGroup::terms);
-      for (const int to : others())
-        if (rank_ == from) copy(group_->sum(to, from), part, size);
-      tell_and_wait(PeerGroup::sums);
-      if (rank_ != from) copy(part, group_->sum(rank_, from), size);
+    check_alive();
+    const std::vector<char*> all = addresses(x);
+    const int64_t each = share_of(x.numel(), (x.numel() + kPiece - 1) / kPiece);
+    for (int64_t begin = 0; begin < x.numel(); begin += each) {
+      Piece piece{.number = begun_++, .count = std::min(each, x.numel() - begin), .of = {}};
+      for (char* const one : all) piece.of.push_back(reinterpret_cast<float*>(one) + begin);
+      begin_piece(std::move(piece));
     }
   }
-
+  // All are told when `x` may be overwritten.
+  void broadcast(View x, int from) override {
+    assert(x.contiguous());
+    settle();
+    const std::vector<char*> all = addresses(x);
+    forked_.order(compute_, side_);
+    tell_and_wait(PeerGroup::even);
+    for (const int to : others())
+      if (rank_ == from) copy(all[size_t(to)], x.data, int64_t(bytes_of(x.dtype, x.shape)));
+    tell_and_wait(PeerGroup::ended);
+    is_behind_ = true;
+  }
   void join() override {
-    check_alive();
-    if (std::exchange(forked_, false)) ended_.order(side_, compute_);
+    settle();
+    if (std::exchange(is_behind_, false)) joined_.order(side_, compute_);
   }
 
   bool has_captured_waits() { return std::exchange(has_captured_waits_, false); }
   void meet() {
-    if (getenv("WICK_PEERS_NO_MEET")) return;
     group_->wait_for_all([this] { return aborted_.load(); });
     check_alive();
   }
@@ -250,7 +265,7 @@ class PeerCollective final : public Collective {
     const auto raise = [this] {
       while (!left_) {
         for (int other = 0; other < group_->count(); ++other)
-          for (const auto signal : {PeerGroup::terms, PeerGroup::sums})
+          for (const auto signal : {PeerGroup::even, PeerGroup::odd, PeerGroup::ended})
             std::atomic_ref(*group_->flag(signal, rank_, other)).store(1);
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
@@ -259,12 +274,23 @@ class PeerCollective final : public Collective {
   }
 
  private:
+  struct Piece {
+    int number;
+    int64_t count;           // elements
+    std::vector<float*> of;  // by rank
+
+    // Elements [begin(i), begin(i + 1)) are member i's share.
+    int64_t begin(int rank) const { return std::min(share_of(count, int64_t(of.size())) * rank, count); }
+    int64_t share(int rank) const { return begin(rank + 1) - begin(rank); }
+    float* at(int rank, int share) const { return of[size_t(rank)] + begin(share); }
+  };
+
   void check_alive() const { check(!aborted_, "the devices were told to stop, since one of them failed"); }
 
-  void fork() {
+  std::vector<char*> addresses(View x) {
+    std::vector<char*> all = group_->all_addresses(rank_, x.data, [this] { return aborted_.load(); });
     check_alive();
-    begun_.order(compute_, side_);
-    forked_ = true;
+    return all;
   }
 
   void copy(void* to, const void* from, int64_t bytes) {
@@ -272,29 +298,59 @@ class PeerCollective final : public Collective {
       cuda_check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, side_), "copying between devices");
   }
 
-  void sum_piece(float* x, int64_t count) {
-    const int members = group_->count();
-    const int64_t share = (count + members * kWide - 1) / (members * kWide) * kWide;
-    const auto begin = [&](int of) { return std::min(share * of, count); };
-    const auto bytes = [&](int of) { return (begin(of + 1) - begin(of)) * int64_t(sizeof(float)); };
-    for (const int to : others()) copy(group_->term(to, rank_), x + begin(to), bytes(to));
-    tell_and_wait(PeerGroup::terms);
-    add_terms(x + begin(rank_), begin(rank_ + 1) - begin(rank_));
-    for (const int to : others()) copy(group_->sum(to, rank_), x + begin(rank_), bytes(rank_));
-    tell_and_wait(PeerGroup::sums);
-    for (const int from : others()) copy(x + begin(from), group_->sum(rank_, from), bytes(from));
+  void begin_piece(Piece piece) {
+    const bool adds = pending_.size() == kLag;
+    if (adds) add_oldest();
+    forked_.order(compute_, side_);
+    if (adds) send_oldest();
+    const int slot = piece.number % kSlots;
+    for (const int to : others())
+      copy(group_->term(to, rank_, slot), piece.at(rank_, to), piece.share(to) * int64_t(sizeof(float)));
+    tell_and_wait(piece.number % 2 == 0 ? PeerGroup::even : PeerGroup::odd);
+    arrived_[slot].record(side_);
+    pending_.push_back(std::move(piece));
+    is_behind_ = true;
   }
 
-  void add_terms(float* x, int64_t count) {
+  // What is pending is added and sent, and pieces are counted anew.
+  void settle() {
+    check_alive();
+    if (std::exchange(begun_, 0) == 0) return;
+    while (!pending_.empty()) {
+      add_oldest();
+      forked_.order(compute_, side_);
+      send_oldest();
+    }
+    tell_and_wait(PeerGroup::ended);
+  }
+
+  // Where all terms of its own share have come.
+  void add_oldest() {
+    const Piece& piece = pending_.front();
+    arrived_[piece.number % kSlots].await(compute_);
+    add_terms(piece);
+  }
+  // The sums replace the others' terms, which have been copied here.
+  void send_oldest() {
+    const Piece piece = std::move(pending_.front());
+    pending_.pop_front();
+    for (const int to : others())
+      copy(piece.at(to, rank_), piece.at(rank_, rank_), piece.share(rank_) * int64_t(sizeof(float)));
+  }
+
+  void add_terms(const Piece& piece) {
+    float* const x = piece.at(rank_, rank_);
+    const int64_t count = piece.share(rank_);
     if (count == 0) return;
     Terms terms = {};
     terms.count = group_->count();
-    for (int of = 0; of < terms.count; ++of) terms.of[of] = of == rank_ ? x : group_->term(rank_, of);
+    for (int of = 0; of < terms.count; ++of)
+      terms.of[of] = of == rank_ ? x : group_->term(rank_, of, piece.number % kSlots);
     constexpr int kThreads = 256, kMostBlocks = 2048;
     const bool wide = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 && count % kWide == 0;
     const int64_t vectors = wide ? count / kWide : count;
     const int blocks = int(std::min<int64_t>((vectors + kThreads - 1) / kThreads, kMostBlocks));
-    (wide ? sum_wide : sum_single)<<<blocks, kThreads, 0, side_>>>(x, terms, vectors);
+    (wide ? sum_wide : sum_single)<<<blocks, kThreads, 0, compute_>>>(x, terms, vectors);
     cuda_check(cudaGetLastError(), "adding gradients of devices");
   }
 
@@ -330,17 +386,6 @@ class PeerCollective final : public Collective {
 
   void wait_on_device(PeerGroup::Signal signal) {
     has_captured_waits_ = true;
-    if (getenv("WICK_PEERS_KERNEL")) {
-      Flags flags = {};
-      int count = 0;
-      for (const int other : others()) {
-        flags.told[count] = group_->flag(signal, other, rank_);
-        flags.awaited[count++] = group_->flag(signal, rank_, other);
-      }
-      tell_and_spin<<<1, count, 0, side_>>>(flags);
-      cuda_check(cudaGetLastError(), "telling");
-      return;
-    }
     std::vector<CUstreamBatchMemOpParams> all;
     const auto add = [&](CUstreamBatchMemOpType what, int to, int from, uint32_t value) {
       auto& one = all.emplace_back().writeValue;
@@ -361,8 +406,10 @@ class PeerCollective final : public Collective {
   std::shared_ptr<PeerGroup> group_;
   cudaStream_t compute_, side_ = nullptr;
   int rank_;
-  Event begun_, ended_;
-  bool forked_ = false;  // since the last join()
+  std::deque<Piece> pending_;                // whose terms have been sent, and which are not added yet
+  int begun_ = 0;                            // pieces, since all were settled
+  bool is_behind_ = false;                   // the side stream has work that the other one has not waited for
+  Event forked_, joined_, arrived_[kSlots];  // of slots: the terms are there
   bool has_captured_waits_ = false;
   std::mutex mutex_;
   std::atomic<bool> aborted_{false}, left_{false};
