@@ -24,8 +24,6 @@ int device_count() {
   return count;
 }
 
-bool all_reach_each_other() { return std::ranges::all_of(cuda_report().links, &LinkReport::is_direct); }
-
 template <class T>
 std::vector<T> of_each_device() {
   return std::vector<T>(size_t(device_count()));
@@ -51,8 +49,8 @@ void on_all(const std::function<void(Backend&, int)>& f) {
     if (error) std::rethrow_exception(error);
 }
 
-void on_members_of(bool of_threads, const std::function<void(Backend&, Collective&, int)>& f) {
-  const std::string id = open_device(0).collective_id(of_threads);
+void on_members_of(CollectiveUse use, const std::function<void(Backend&, Collective&, int)>& f) {
+  const std::string id = open_device(0).collective_id(use);
   on_all([&](Backend& backend, int rank) {
     const auto collective = backend.join_collective(id, rank, device_count());
     f(backend, *collective, rank);
@@ -70,8 +68,9 @@ class Devices : public testing::Test {
   }
 };
 
-// Of threads: by copy engines, where the devices reach each other's memory. Of processes: by NCCL.
-class Collectives : public Devices, public testing::WithParamInterface<bool> {
+// Of threads: by copy engines, straight where the devices reach each other's memory, or through the host's. Of
+// processes: by NCCL.
+class Collectives : public Devices, public testing::WithParamInterface<CollectiveUse> {
  protected:
   void on_members(const std::function<void(Backend&, Collective&, int)>& f) { on_members_of(GetParam(), f); }
 };
@@ -126,15 +125,17 @@ struct Sums {
   }
 };
 
-constexpr int64_t kSizes[] = {1, 3, 127, 1025, 65537, 1000003, 9000001};
+constexpr int64_t kSizes[] = {1, 3, 127, 1025, 65537, 1000003, 9000001, 20000006};
 
-INSTANTIATE_TEST_SUITE_P(Of, Collectives, testing::Bool(),
-                         [](const auto& one) { return one.param ? "threads" : "processes"; });
+constexpr CollectiveUse kUses[] = {{.are_threads = true}, {.are_threads = true, .are_light = true}, {}};
+INSTANTIATE_TEST_SUITE_P(Of, Collectives, testing::ValuesIn(kUses), [](const auto& one) {
+  return !one.param.are_threads ? "processes" : one.param.are_light ? "threads_by_host" : "threads";
+});
 
 TEST(Collective, OthersHaveNone) {
   CountingBackend counting(device_kind("cuda"));
   for (Backend* const backend : {&cpu_backend(), static_cast<Backend*>(&counting)}) {
-    for (const bool of_threads : {false, true}) EXPECT_EQ(backend->collective_id(of_threads), "");
+    for (const CollectiveUse& use : kUses) EXPECT_EQ(backend->collective_id(use), "");
     EXPECT_EQ(backend->join_collective("", 0, 1), nullptr);
   }
 }
@@ -153,10 +154,9 @@ TEST_P(Collectives, SumsAreTheSameForAll) {
       got[size_t(rank)].push_back(x.part().to(host_memory()));
     }
   });
-  const bool by_copies = GetParam() && all_reach_each_other();
   for (const std::vector<Tensor>& of_rank : got)
     for (size_t i = 0; i < sums.size(); ++i)
-      expect_same_bits(of_rank[i], by_copies ? sums[i].in_order : got[0][i], "sum");
+      expect_same_bits(of_rank[i], GetParam().are_threads ? sums[i].in_order : got[0][i], "sum");
 }
 
 TEST_P(Collectives, OneGivesToAll) {
@@ -265,7 +265,7 @@ TEST_P(Collectives, AbortEndsWhatWaits) {
 // A captured sum waits on the device. The others never replay theirs.
 TEST_P(Collectives, AbortEndsAReplay) {
   using namespace std::chrono_literals;
-  if (!GetParam()) GTEST_SKIP() << "NCCL connects before";
+  if (!GetParam().are_threads) GTEST_SKIP() << "NCCL connects before";
   std::atomic<bool> ended{false};
   on_members([&](Backend& backend, Collective& collective, int rank) {
     const Tensor x = Tensor::empty({1 << 20}, DType::f32, backend.memory());

@@ -146,12 +146,13 @@ TEST(Plan, CollectivesOfSeveralDevices) {
     config.ranks = 4;
     const MemoryPlan four = plan_memory(config, kModel, kind);
     EXPECT_EQ(alone.collectives, 0u);
-    EXPECT_EQ(four.collectives, kind.collectives);
+    EXPECT_EQ(four.collectives, kind.nccl);
     EXPECT_EQ(four.collectives > 0, kind.is_device);
     EXPECT_EQ(four.total(), alone.total() + four.collectives);
-    const MemoryPlan peers = plan_memory(config, kModel, among_peers(kind));
-    EXPECT_EQ(peers.collectives > 0, kind.is_device);
-    EXPECT_EQ(peers.collectives < four.collectives, kind.is_device);
+    config.gpus = "4";
+    EXPECT_EQ(plan_memory(config, kModel, kind).collectives, kind.sums_of_threads);
+    EXPECT_EQ(kind.sums_of_threads > 0, kind.is_device);
+    config.gpus.clear();
   }
 }
 TEST(Plan, EachOptimizer) {

@@ -276,6 +276,12 @@ class Replay {
   virtual void run() = 0;
 };
 
+// What a collective is for. `are_threads`: all members are of this process. `are_light`: through the host's memory, its
+// sums would take a small part of a step.
+struct CollectiveUse {
+  bool are_threads = false, are_light = false;
+};
+
 // One device of several that sum tensors. All of them make the same calls in the same order, each from a thread of its
 // own, and destroy it together, after every Replay that holds its calls. A member that gives up aborts first.
 //
@@ -398,8 +404,8 @@ class Backend {
   virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
 
   // ---- several devices. A new id, which one of them makes and all are given: empty where a backend has no
-  // collectives, and an Error where it lacks a library for them. `of_threads`: all members are of this process.
-  virtual std::string collective_id(bool /*of_threads*/) { return {}; }
+  // collectives, and an Error where it lacks a library for them.
+  virtual std::string collective_id(CollectiveUse) { return {}; }
   // Returns once all `count` members have called it, each with a rank of its own below `count`; null where a backend
   // has no collectives.
   virtual std::unique_ptr<Collective> join_collective(const std::string& /*id*/, int /*rank*/, int /*count*/) {

@@ -15,8 +15,9 @@ namespace wick {
 namespace {
 
 // Of a part: large enough that a sum takes longer than its launch, and small enough that most of a LoRA's gradients are
-// summed while backward still runs.
-constexpr int64_t kPartElements = int64_t{4} << 20;
+// summed while backward still runs. The last ones shrink, since nothing runs beside them: a quarter of what is left.
+constexpr int64_t kMostElements = int64_t{4} << 20, kFewestElements = int64_t{1} << 17;
+int64_t part_size(int64_t left) { return std::clamp(left / 4, kFewestElements, kMostElements); }
 
 }  // namespace
 
@@ -45,7 +46,7 @@ void GradientBuffer::arrange(const std::vector<int64_t>& last_added) {
     offsets_[i] = offset;
     part_of_[i] = parts_.size();
     offset += parameters_[i].value.numel();
-    if (offset - part_begin < kPartElements && at + 1 < count) continue;
+    if (offset - part_begin < part_size(all_.numel() - part_begin) && at + 1 < count) continue;
     parts_.push_back(at + 1);
     part_begin = offset;
   }

@@ -116,7 +116,7 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
     plan.previews = memory.peak();
   }
   plan.taken = memory.most_taken();
-  if (config.ranks > 1) plan.collectives = device.collectives;
+  if (config.ranks > 1) plan.collectives = config.gpus.empty() ? device.nccl : device.sums_of_threads;
   if (device.is_device) {
     plan.host = memory.host_side().peak();
     plan.host_own = memory.host_side().most_beside_weights();
@@ -126,6 +126,12 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
 }
 
 }  // namespace
+
+// All others' terms of a device's share come to it, and all others' sums.
+bool MemoryPlan::are_sums_light(int devices) const {
+  const double bytes = 2 * double(trained) * sizeof(float) * (devices - 1) / devices;
+  return cost.fetched == 0 && bytes / device.rates.fetched <= cost.seconds / 10;
+}
 
 std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
                                    Size bucket) {

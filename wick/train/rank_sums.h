@@ -13,8 +13,8 @@ namespace wick {
 
 class RankSums {
  public:
-  // Returns once all ranks have made theirs. Where `ranks` is alone, nothing is summed.
-  RankSums(Ranks& ranks, RankWatch& watch, Backend& backend);
+  // Returns once all ranks have made theirs. Where `ranks` is alone, nothing is summed. `are_light`: CollectiveUse.
+  RankSums(Ranks& ranks, RankWatch& watch, Backend& backend, bool are_light = false);
   // All ranks end theirs together, unless one has failed.
   ~RankSums();
   RankSums(const RankSums&) = delete;

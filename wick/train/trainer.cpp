@@ -17,7 +17,6 @@
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
-#include "wick/pipelines/devices.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/train/fault.h"
@@ -67,7 +66,7 @@ class Run {
         output_(config_.output),
         states_(output_ / "state"),
         backend_(open_backend(device)),
-        kind_(device_kind_of(ranks)),
+        kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
         rng_(uint64_t(config_.seed)),
         copies_(std::move(copies)) {
     config_.ranks = ranks.count();
@@ -128,11 +127,6 @@ class Run {
     TrainConfig config = job_->planned(config_);
     config.accumulate = (job_->order().batches + ranks_.count() - 1) / ranks_.count();
     return config;
-  }
-
-  DeviceKind device_kind_of(const Ranks& ranks) const {
-    const DeviceKind alone = device_kind(backend_.name(), architecture_of(backend_.name()));
-    return ranks.are_threads() && reach_each_other(devices_of(config_.gpus)) ? among_peers(alone) : alone;
   }
 
   bool is_first() const { return ranks_.is_first(); }
@@ -392,7 +386,7 @@ class Run {
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
     optimizer_.emplace(task_->parameters(), options, shard_of(config_, ranks_.rank()));
-    sums_.emplace(ranks_, watch_, backend_);
+    sums_.emplace(ranks_, watch_, backend_, plan_->are_sums_light(ranks_.count()));
     train_step_.emplace(*task_, *optimizer_, job_->order(), !config_.no_graph, ranks_.count() > 1 ? &*sums_ : nullptr);
     go_on();
     check_same_weights();

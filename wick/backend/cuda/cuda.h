@@ -126,7 +126,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
 
   // several devices: by copy engines or NCCL
-  std::string collective_id(bool of_threads) override;
+  std::string collective_id(CollectiveUse use) override;
   std::unique_ptr<Collective> join_collective(const std::string& id, int rank, int count) override;
 
  private:

@@ -176,8 +176,7 @@ std::vector<LinkReport> describe_links(int devices) {
     for (int to = from + 1; to < devices; ++to) {
       const std::string by = wires(nvml, from, to);
       const std::string unknown = nvml.is_open() ? "unknown to NVML" : "NVML (libnvidia-ml.so.1) could not be opened";
-      all.push_back(
-          {from, to, (by.empty() ? unknown : by) + ", " + access(from, to, by.empty()), reach_each_other(from, to)});
+      all.push_back({from, to, (by.empty() ? unknown : by) + ", " + access(from, to, by.empty())});
     }
   cudaGetLastError();
   return all;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -21,7 +22,7 @@
 namespace wick {
 namespace {
 
-constexpr int kMostPeers = 16;
+constexpr int kMostPeers = 64;
 // The most elements that are summed at once: a part of a LoRA's gradients.
 constexpr int64_t kPiece = int64_t{6} << 20;
 // Terms of a piece are added when so many more pieces are at hand, so that they have come by then.
@@ -87,10 +88,6 @@ int64_t share_of(int64_t count, int64_t parts) {
   return (count + width - 1) / width * kWide;
 }
 
-bool reaches_all(int device, const std::vector<int>& devices) {
-  return std::ranges::all_of(devices, [&](int other) { return other == device || reach_each_other(device, other); });
-}
-
 }  // namespace
 
 // Lives until the last member has left, and with it the memory that others write to.
@@ -99,16 +96,17 @@ class PeerGroup {
   // What a device tells another one: it has begun a piece, of an even number or an odd one, or ended all.
   enum Signal { even, odd, ended, kSignals };
 
-  explicit PeerGroup(int count)
-      : count_(count), devices_(size_t(count), -1), rooms_(size_t(count)), addresses_(size_t(count)) {
-    cuda_check(
-        cudaHostAlloc(&flags_, size_t(kSignals * count * count) * kApart * sizeof(uint32_t), cudaHostAllocPortable),
-        "cudaHostAlloc");
-    std::fill_n(flags_, size_t(kSignals * count * count) * kApart, 0);
+  explicit PeerGroup(int count) : count_(count), members_(size_t(count)) {
+    const size_t flags = size_t(kSignals * count * count) * kApart;
+    flags_ = on_host<uint32_t>(flags);
+    std::fill_n(flags_, flags, 0);
   }
   ~PeerGroup() {
-    for (size_t rank = 0; rank < rooms_.size(); ++rank)
-      if (rooms_[rank]) cudaFree(rooms_[rank]);
+    for (const Member& member : members_) {
+      if (member.terms) cudaFree(member.terms);
+      for (float* const host : {member.host_terms, member.host_sums})
+        if (host) cudaFreeHost(host);
+    }
     cudaFreeHost(flags_);
   }
   PeerGroup(const PeerGroup&) = delete;
@@ -124,22 +122,24 @@ class PeerGroup {
     return group;
   }
 
-  // Whether all members may access all others' memory; then `rank` has a room on its device.
-  bool join(int rank, int device) {
-    devices_[size_t(rank)] = device;
+  // By the host's memory if one of the members asks for it, or has no access to another one's. Returns once all have
+  // called it.
+  void join(const PeerMember& own) {
+    Member& member = members_[size_t(own.rank)];
+    member.device = own.device;
     wait_for_all();
-    if (count_ > kMostPeers || !reaches_all(device, devices_)) all_access_ = false;
+    if (own.by_host || !reaches_all(own.device)) by_host_ = true;
     wait_for_all();
-    if (!all_access_) return false;
-    for (const int other : devices_) {
-      if (other == device) continue;
-      const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
-      if (status != cudaErrorPeerAccessAlreadyEnabled) cuda_check(status, "cudaDeviceEnablePeerAccess");
-      cudaGetLastError();
+    std::exception_ptr error;
+    try {
+      take_rooms(member);
+    } catch (...) {
+      error = std::current_exception();
+      one_failed_ = true;
     }
-    cuda_check(cudaMalloc(&rooms_[size_t(rank)], room()), "cudaMalloc");
     wait_for_all();
-    return true;
+    if (error) std::rethrow_exception(error);
+    check(!one_failed_, "another device could not join the sums");
   }
 
   // Returns once all members have called it, or `is_over`.
@@ -154,19 +154,23 @@ class PeerGroup {
   // The addresses of all members, by rank, once all have called it with theirs.
   template <class IsOver>
   std::vector<char*> all_addresses(int rank, void* own, const IsOver& is_over) {
-    addresses_[size_t(rank)] = static_cast<char*>(own);
+    members_[size_t(rank)].address = static_cast<char*>(own);
     wait_for_all(is_over);
-    std::vector<char*> all = addresses_;
+    std::vector<char*> all;
+    for (const Member& member : members_) all.push_back(member.address);
     wait_for_all(is_over);
     return all;
   }
 
   int count() const { return count_; }
-  // On the device of `rank`: the term of another member for its share of a piece.
-  float* term(int rank, int other, int slot) const {
-    const int place = (other - rank + count_) % count_ - 1;
-    return rooms_[size_t(rank)] + share_of(kPiece, count_) * (slot * (count_ - 1) + place);
+  bool by_host() const { return by_host_; }
+  // The term of another member for the share of `rank` in a piece.
+  float* term(int rank, int other, int slot) const { return members_[size_t(rank)].terms + place(rank, other, slot); }
+  float* host_term(int rank, int other, int slot) const {
+    return members_[size_t(rank)].host_terms + place(rank, other, slot);
   }
+  float* host_sum(int rank, int slot) const { return members_[size_t(rank)].host_sums + share() * slot; }
+  size_t sums_size() const { return size_t(share() * kSlots); }
 
   uint32_t* flag(Signal signal, int to, int from) const {
     return flags_ + size_t((signal * count_ + to) * count_ + from) * kApart;
@@ -175,18 +179,55 @@ class PeerGroup {
  private:
   static constexpr size_t kApart = 16;  // a cache line a flag
 
-  size_t room() const { return size_t(share_of(kPiece, count_) * (count_ - 1) * kSlots) * sizeof(float); }
+  struct Member {
+    int device = -1;
+    float* terms = nullptr;  // on the device
+    float *host_terms = nullptr, *host_sums = nullptr;
+    char* address = nullptr;  // of what is summed
+  };
+
+  int64_t share() const { return share_of(kPiece, count_); }
+  size_t terms_size() const { return size_t(share() * (count_ - 1) * kSlots); }
+  int64_t place(int rank, int other, int slot) const {
+    return share() * (slot * (count_ - 1) + (other - rank + count_) % count_ - 1);
+  }
+
+  template <class T>
+  static T* on_host(size_t count) {
+    T* data = nullptr;
+    cuda_check(cudaHostAlloc(&data, count * sizeof(T), cudaHostAllocPortable), "cudaHostAlloc");
+    return data;
+  }
+
+  void take_rooms(Member& member) {
+    cuda_check(cudaMalloc(&member.terms, terms_size() * sizeof(float)), "cudaMalloc");
+    if (!by_host_) return access_all(member.device);
+    member.host_terms = on_host<float>(terms_size());
+    member.host_sums = on_host<float>(sums_size());
+  }
+
+  bool reaches_all(int device) const {
+    return std::ranges::all_of(members_, [&](const Member& other) {
+      return other.device == device || reach_each_other(device, other.device);
+    });
+  }
+  void access_all(int device) const {
+    for (const Member& other : members_) {
+      if (other.device == device) continue;
+      const cudaError_t status = cudaDeviceEnablePeerAccess(other.device, 0);
+      if (status != cudaErrorPeerAccessAlreadyEnabled) cuda_check(status, "cudaDeviceEnablePeerAccess");
+      cudaGetLastError();
+    }
+  }
 
   void wait_for_all() {
     wait_for_all([] { return false; });
   }
 
   const int count_;
-  std::vector<int> devices_;   // by rank
-  std::vector<float*> rooms_;  // by rank
-  std::vector<char*> addresses_;
-  uint32_t* flags_ = nullptr;  // page-locked on the host, so that abort() can write them whatever devices do
-  std::atomic<bool> all_access_{true};
+  std::vector<Member> members_;  // by rank
+  uint32_t* flags_ = nullptr;    // page-locked on the host, so that abort() can write them whatever devices do
+  std::atomic<bool> by_host_{false}, one_failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t came_ = 0;
@@ -197,13 +238,14 @@ namespace {
 class PeerCollective;
 thread_local PeerCollective* own_member = nullptr;  // of this thread
 
-// A piece of a sum is divided into a share for each member. Each member copies its terms of a share to that share's
-// member, which adds them and copies the sum over all members' terms, so that each element travels twice. What a copy
-// takes is a copy engine. Additions run where backward does, between its kernels: beside them, they took the
-// multiprocessors of kernels that count on all (docs/decisions/005). They come kLag pieces later, as the terms are
-// there by then. One signal a piece says that its terms are there, and the sums of the piece that was added before
-// them. Nothing is fetched: a copy is made by the device that it comes from, and in a captured step that one may be
-// waiting.
+// A piece of a sum is divided into a share for each member. Each member sends its terms of a share to that share's
+// member, which adds them and sends the sum to all, in the place of their terms. What moves them is copy engines.
+// Additions run where backward does, between its kernels; beside them they would take multiprocessors from kernels that
+// count on all. They come kLag pieces later, when the terms have come. One signal a piece says that its terms are
+// there, and the sums of the piece that was added before them.
+//
+// A copy is made by the device that it comes from, and in a captured step that one may be waiting: so a device writes
+// to others, and fetches from the host alone.
 class PeerCollective final : public Collective {
  public:
   PeerCollective(std::shared_ptr<PeerGroup> group, cudaStream_t compute, int rank)
@@ -240,11 +282,22 @@ class PeerCollective final : public Collective {
     assert(x.contiguous());
     settle();
     const std::vector<char*> all = addresses(x);
+    const int64_t size = int64_t(bytes_of(x.dtype, x.shape)),
+                  most = group_->by_host() ? int64_t(group_->sums_size() * sizeof(float)) : size;
     forked_.order(compute_, side_);
-    tell_and_wait(PeerGroup::even);
-    for (const int to : others())
-      if (rank_ == from) copy(all[size_t(to)], x.data, int64_t(bytes_of(x.dtype, x.shape)));
-    tell_and_wait(PeerGroup::ended);
+    for (int64_t at = 0; at < size; at += most) {
+      char* const part = static_cast<char*>(x.data) + at;
+      const int64_t bytes = std::min(most, size - at);
+      tell_and_wait(PeerGroup::even);
+      if (group_->by_host()) {
+        if (rank_ == from) copy(group_->host_sum(from, 0), part, bytes);
+      } else {
+        for (const int to : others())
+          if (rank_ == from) copy(all[size_t(to)] + at, part, bytes);
+      }
+      tell_and_wait(PeerGroup::ended);
+      if (group_->by_host() && rank_ != from) copy(part, group_->host_sum(from, 0), bytes);
+    }
     is_behind_ = true;
   }
   void join() override {
@@ -282,8 +335,11 @@ class PeerCollective final : public Collective {
     // Elements [begin(i), begin(i + 1)) are member i's share.
     int64_t begin(int rank) const { return std::min(share_of(count, int64_t(of.size())) * rank, count); }
     int64_t share(int rank) const { return begin(rank + 1) - begin(rank); }
+    int64_t share_bytes(int rank) const { return share(rank) * int64_t(sizeof(float)); }
     float* at(int rank, int share) const { return of[size_t(rank)] + begin(share); }
   };
+
+  static int slot_of(const Piece& piece) { return piece.number % kSlots; }
 
   void check_alive() const { check(!aborted_, "the devices were told to stop, since one of them failed"); }
 
@@ -303,11 +359,10 @@ class PeerCollective final : public Collective {
     if (adds) add_oldest();
     forked_.order(compute_, side_);
     if (adds) send_oldest();
-    const int slot = piece.number % kSlots;
-    for (const int to : others())
-      copy(group_->term(to, rank_, slot), piece.at(rank_, to), piece.share(to) * int64_t(sizeof(float)));
+    send_terms(piece);
     tell_and_wait(piece.number % 2 == 0 ? PeerGroup::even : PeerGroup::odd);
-    arrived_[slot].record(side_);
+    fetch(piece);
+    arrived_[slot_of(piece)].record(side_);
     pending_.push_back(std::move(piece));
     is_behind_ = true;
   }
@@ -322,20 +377,47 @@ class PeerCollective final : public Collective {
       send_oldest();
     }
     tell_and_wait(PeerGroup::ended);
+    fetch_sums();
   }
 
   // Where all terms of its own share have come.
   void add_oldest() {
     const Piece& piece = pending_.front();
-    arrived_[piece.number % kSlots].await(compute_);
+    arrived_[slot_of(piece)].await(compute_);
     add_terms(piece);
   }
-  // The sums replace the others' terms, which have been copied here.
   void send_oldest() {
-    const Piece piece = std::move(pending_.front());
+    send_sums(pending_.front());
+    sent_.push_back(std::move(pending_.front()));
     pending_.pop_front();
-    for (const int to : others())
-      copy(piece.at(to, rank_), piece.at(rank_, rank_), piece.share(rank_) * int64_t(sizeof(float)));
+  }
+
+  void send_terms(const Piece& piece) {
+    const auto room = [&](int to) {
+      return group_->by_host() ? group_->host_term(to, rank_, slot_of(piece)) : group_->term(to, rank_, slot_of(piece));
+    };
+    for (const int to : others()) copy(room(to), piece.at(rank_, to), piece.share_bytes(to));
+  }
+  // They replace the others' terms, which have been copied here.
+  void send_sums(const Piece& piece) {
+    const float* const sums = piece.at(rank_, rank_);
+    const int64_t bytes = piece.share_bytes(rank_);
+    if (group_->by_host()) return copy(group_->host_sum(rank_, slot_of(piece)), sums, bytes);
+    for (const int to : others()) copy(piece.at(to, rank_), sums, bytes);
+  }
+  // What lies on the host for this member, now that the others have told so.
+  void fetch(const Piece& piece) {
+    if (group_->by_host())
+      for (const int from : others())
+        copy(group_->term(rank_, from, slot_of(piece)), group_->host_term(rank_, from, slot_of(piece)),
+             piece.share_bytes(rank_));
+    fetch_sums();
+  }
+  void fetch_sums() {
+    for (const Piece& piece : std::exchange(sent_, {}))
+      for (const int from : others())
+        if (group_->by_host())
+          copy(piece.at(rank_, from), group_->host_sum(from, slot_of(piece)), piece.share_bytes(from));
   }
 
   void add_terms(const Piece& piece) {
@@ -344,8 +426,7 @@ class PeerCollective final : public Collective {
     if (count == 0) return;
     Terms terms = {};
     terms.count = group_->count();
-    for (int of = 0; of < terms.count; ++of)
-      terms.of[of] = of == rank_ ? x : group_->term(rank_, of, piece.number % kSlots);
+    for (int of = 0; of < terms.count; ++of) terms.of[of] = of == rank_ ? x : group_->term(rank_, of, slot_of(piece));
     constexpr int kThreads = 256, kMostBlocks = 2048;
     const bool wide = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 && count % kWide == 0;
     const int64_t vectors = wide ? count / kWide : count;
@@ -407,6 +488,7 @@ class PeerCollective final : public Collective {
   cudaStream_t compute_, side_ = nullptr;
   int rank_;
   std::deque<Piece> pending_;                // whose terms have been sent, and which are not added yet
+  std::vector<Piece> sent_;                  // whose sums have been, since the last signal
   int begun_ = 0;                            // pieces, since all were settled
   bool is_behind_ = false;                   // the side stream has work that the other one has not waited for
   Event forked_, joined_, arrived_[kSlots];  // of slots: the terms are there
@@ -423,10 +505,11 @@ void meet_peers() {
   if (own_member) own_member->meet();
 }
 
-std::unique_ptr<Collective> join_peers(const std::string& id, int device, cudaStream_t compute, int rank, int count) {
-  std::shared_ptr<PeerGroup> group = PeerGroup::of(id, count);
-  if (!group->join(rank, device)) return nullptr;
-  return std::make_unique<PeerCollective>(std::move(group), compute, rank);
+std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute) {
+  check(own.count <= kMostPeers, "{} devices of one process; at most {} can sum", own.count, kMostPeers);
+  std::shared_ptr<PeerGroup> group = PeerGroup::of(id, own.count);
+  group->join(own);
+  return std::make_unique<PeerCollective>(std::move(group), compute, own.rank);
 }
 
 }  // namespace wick
