@@ -107,7 +107,9 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   if (plan.device.workspace > 0)
     print_row("workspace", plan.device.workspace, "allowance for tensors that lie otherwise than planned");
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
-  if (plan.collectives > 0) print_row("collectives", plan.collectives, "NCCL, by which the devices sum gradients");
+  if (plan.collectives > 0)
+    print_row("collectives", plan.collectives,
+              fmt::format("{}, by which the devices sum gradients", plan.device.collectives_by));
   print_total(plan.total(), plan.device, devices);
   print_host(plan, devices.size());
   if (devices.size() > 1) fmt::print("{}\n", step_in_words(config, size.height == 1));
@@ -220,11 +222,16 @@ int64_t settled_context(const LlamaConfig& model, int64_t asked) {
   return asked > 0 ? asked : std::min<int64_t>(model.positions, 4096);
 }
 
+DeviceKind device_kind_of(const Devices& devices) {
+  const DeviceKind alone = device_kind(devices.front(), architecture_of(devices.front()));
+  return reach_each_other(devices) ? among_peers(alone) : alone;
+}
+
 // One choice for each size; ends with 1 where none fits.
 void print_choices(const TrainConfig& config, const Checkpoint& model, const Devices& devices, bool json) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   bool any_fits = false;
-  const DeviceKind kind = device_kind(devices.front(), architecture_of(devices.front()));
+  const DeviceKind kind = device_kind_of(devices);
   for (const size_t size : memory_sizes(config, devices.front(), free_memory(devices))) {
     const MemoryRequest request{.size = size, .host = asked_host(config, devices)};
     TrainConfig asked = config;
@@ -265,7 +272,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
-  const DeviceKind device_has = device_kind(device, architecture_of(device));
+  const DeviceKind device_has = device_kind_of(devices);
   if (config.batch_size == 0) {
     const std::optional<size_t> free = free_memory(devices);
     check_usage(free.has_value(), "--batch-size auto: expected --memory with it, or a device that is here, found {}",

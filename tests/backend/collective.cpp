@@ -1,5 +1,6 @@
 // Several devices: their sums, and that each computes in its thread as it does alone. Of CUDA, where there are two or
 // more; WICK_TEST_DEVICE=cuda as for all tests there.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -22,6 +23,8 @@ int device_count() {
   }();
   return count;
 }
+
+bool all_reach_each_other() { return std::ranges::all_of(cuda_report().links, &LinkReport::is_direct); }
 
 template <class T>
 std::vector<T> of_each_device() {
@@ -48,15 +51,15 @@ void on_all(const std::function<void(Backend&, int)>& f) {
     if (error) std::rethrow_exception(error);
 }
 
-void on_members(const std::function<void(Backend&, Collective&, int)>& f) {
-  const std::string id = open_device(0).collective_id();
+void on_members_of(bool of_threads, const std::function<void(Backend&, Collective&, int)>& f) {
+  const std::string id = open_device(0).collective_id(of_threads);
   on_all([&](Backend& backend, int rank) {
     const auto collective = backend.join_collective(id, rank, device_count());
     f(backend, *collective, rank);
   });
 }
 
-class Collectives : public testing::Test {
+class Devices : public testing::Test {
  protected:
   void SetUp() override {
     if (on_cpu() || is_composed()) GTEST_SKIP() << "of CUDA";
@@ -65,6 +68,12 @@ class Collectives : public testing::Test {
   void TearDown() override {
     if (!on_cpu()) open_backend(std::string(test::backend().name()));  // this thread's device again
   }
+};
+
+// Of threads: by copy engines, where the devices reach each other's memory. Of processes: by NCCL.
+class Collectives : public Devices, public testing::WithParamInterface<bool> {
+ protected:
+  void on_members(const std::function<void(Backend&, Collective&, int)>& f) { on_members_of(GetParam(), f); }
 };
 
 // A part of a poisoned tensor, on the host and then on a device: what lies around it must not change.
@@ -95,11 +104,14 @@ struct Guarded {
 struct Sums {
   std::vector<Guarded> terms;  // of each rank, on the host
   Doubles sum, magnitudes;
+  Tensor in_order;  // added one after the other, by rank
 
-  explicit Sums(int64_t numel) : sum(size_t(numel)), magnitudes(size_t(numel)) {
+  explicit Sums(int64_t numel) : sum(size_t(numel)), magnitudes(size_t(numel)), in_order(Tensor::empty({numel})) {
+    cpu_backend().fill(in_order, 0);
     for (int rank = 0; rank < device_count(); ++rank) {
       const Tensor values = random({numel});
       terms.emplace_back(values);
+      cpu_backend().accumulate(in_order, values, 1);
       for (size_t i = 0; i < size_t(numel); ++i) {
         sum[i] += double(values.data<float>()[i]);
         magnitudes[i] += std::abs(double(values.data<float>()[i]));
@@ -114,17 +126,20 @@ struct Sums {
   }
 };
 
-constexpr int64_t kSizes[] = {1, 3, 127, 1025, 65537, 1000003};
+constexpr int64_t kSizes[] = {1, 3, 127, 1025, 65537, 1000003, 9000001};
+
+INSTANTIATE_TEST_SUITE_P(Of, Collectives, testing::Bool(),
+                         [](const auto& one) { return one.param ? "threads" : "processes"; });
 
 TEST(Collective, OthersHaveNone) {
   CountingBackend counting(device_kind("cuda"));
   for (Backend* const backend : {&cpu_backend(), static_cast<Backend*>(&counting)}) {
-    EXPECT_EQ(backend->collective_id(), "");
+    for (const bool of_threads : {false, true}) EXPECT_EQ(backend->collective_id(of_threads), "");
     EXPECT_EQ(backend->join_collective("", 0, 1), nullptr);
   }
 }
 
-TEST_F(Collectives, SumsAreTheSameForAll) {
+TEST_P(Collectives, SumsAreTheSameForAll) {
   std::vector<Sums> sums;
   for (const int64_t numel : kSizes) sums.emplace_back(numel);
   auto got = of_each_device<std::vector<Tensor>>();
@@ -138,27 +153,13 @@ TEST_F(Collectives, SumsAreTheSameForAll) {
       got[size_t(rank)].push_back(x.part().to(host_memory()));
     }
   });
+  const bool by_copies = GetParam() && all_reach_each_other();
   for (const std::vector<Tensor>& of_rank : got)
-    for (size_t i = 0; i < sums.size(); ++i) expect_same_bits(of_rank[i], got[0][i], "sum");
+    for (size_t i = 0; i < sums.size(); ++i)
+      expect_same_bits(of_rank[i], by_copies ? sums[i].in_order : got[0][i], "sum");
 }
 
-TEST_F(Collectives, OneIsGivenTheSum) {
-  for (int to = 0; to < device_count(); ++to) {
-    std::vector<Sums> sums;
-    for (const int64_t numel : kSizes) sums.emplace_back(numel);
-    on_members([&](Backend& backend, Collective& collective, int rank) {
-      for (const Sums& s : sums) {
-        const Guarded x(s.terms[size_t(rank)], backend.memory());
-        collective.reduce(x.part(), to);
-        collective.join();
-        x.expect_guarded();
-        if (rank == to) s.expect(x.part());
-      }
-    });
-  }
-}
-
-TEST_F(Collectives, OneGivesToAll) {
+TEST_P(Collectives, OneGivesToAll) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::u8})
     for (int from = 0; from < device_count(); ++from)
       on_members([&](Backend& backend, Collective& collective, int rank) {
@@ -182,7 +183,7 @@ TEST_F(Collectives, OneGivesToAll) {
 }
 
 // Several are under way at once, and products run beside them.
-TEST_F(Collectives, AreReplayed) {
+TEST_P(Collectives, AreReplayed) {
   constexpr int64_t kSide = 192, kReplays = 5;
   std::vector<Sums> sums;
   for (const int64_t numel : kSizes) sums.emplace_back(numel);
@@ -225,7 +226,7 @@ TEST_F(Collectives, AreReplayed) {
 }
 
 // The others never call sum().
-TEST_F(Collectives, AbortEndsWhatWaits) {
+TEST_P(Collectives, AbortEndsWhatWaits) {
   using namespace std::chrono_literals;
   auto members = of_each_device<std::atomic<Collective*>>();
   std::atomic<bool> aborted{false};
@@ -257,6 +258,34 @@ TEST_F(Collectives, AbortEndsWhatWaits) {
     EXPECT_THROW(collective.sum(x), Error);
     EXPECT_THROW(collective.join(), Error);
     backend.fill(x, 3);  // the device goes on
+    EXPECT_EQ(x.to_vector().back(), 3);
+  });
+}
+
+// A captured sum waits on the device. The others never replay theirs.
+TEST_P(Collectives, AbortEndsAReplay) {
+  using namespace std::chrono_literals;
+  if (!GetParam()) GTEST_SKIP() << "NCCL connects before";
+  std::atomic<bool> ended{false};
+  on_members([&](Backend& backend, Collective& collective, int rank) {
+    const Tensor x = Tensor::empty({1 << 20}, DType::f32, backend.memory());
+    backend.fill(x, 1);
+    backend.memory().enter_arena();
+    const auto replay = backend.capture([&] { collective.sum(x), collective.join(); });
+    backend.memory().leave_arena();
+    if (rank == 0) {
+      const std::jthread watch([&] {
+        std::this_thread::sleep_for(200ms);
+        collective.abort();
+      });
+      EXPECT_THROW(replay->run(), Error);
+      (void)x.to_vector();
+      ended = true;
+    }
+    while (!ended) std::this_thread::sleep_for(1ms);
+    collective.abort();
+    EXPECT_THROW(collective.sum(x), Error);
+    backend.fill(x, 3);
     EXPECT_EQ(x.to_vector().back(), 3);
   });
 }
@@ -304,7 +333,7 @@ std::vector<Tensor> computed(Backend& backend) {
   return results;
 }
 
-TEST_F(Collectives, DevicesComputeAtOnce) {
+TEST_F(Devices, ComputeAtOnce) {
   auto alone = of_each_device<std::vector<Tensor>>();
   on_all([&](Backend& backend, int rank) {
     for (int i = 0; i < rounds(10); ++i) alone[size_t(rank)] = computed(backend);

@@ -102,6 +102,11 @@ TEST(Devices, SeveralArePlanned) {
   for (const char* words : {"on each of cuda:0, cuda:1, cuda:2, cuda:3\n", "\n  collectives ",
                             "; no such devices here\n", "\n4 devices x 2 x accumulate 2 = 16 pictures a step\n"})
     EXPECT_NE(four.find(words), std::string::npos) << words << " in\n" << four;
+  EXPECT_NE(four.find("  NCCL, by which the devices sum gradients\n"), std::string::npos) << four;
+  if (!built_in()) {  // the module's devices reach each other
+    const std::string here = planned("--gpus 4", kFour);
+    EXPECT_NE(here.find("  copy engines, by which the devices sum gradients\n"), std::string::npos) << here;
+  }
   EXPECT_NE(planned("--gpus 0,2").find("each of cuda:0, cuda:2\n"), std::string::npos);
   const std::string streamed = planned("--gpus 2 --bf16 --stream-blocks all");
   EXPECT_NE(streamed.find("streamed, page-locked; once for all devices\n"), std::string::npos) << streamed;

@@ -149,6 +149,9 @@ TEST(Plan, CollectivesOfSeveralDevices) {
     EXPECT_EQ(four.collectives, kind.collectives);
     EXPECT_EQ(four.collectives > 0, kind.is_device);
     EXPECT_EQ(four.total(), alone.total() + four.collectives);
+    const MemoryPlan peers = plan_memory(config, kModel, among_peers(kind));
+    EXPECT_EQ(peers.collectives > 0, kind.is_device);
+    EXPECT_EQ(peers.collectives < four.collectives, kind.is_device);
   }
 }
 TEST(Plan, EachOptimizer) {

@@ -279,13 +279,12 @@ class Replay {
 // One device of several that sum tensors. All of them make the same calls in the same order, each from a thread of its
 // own, and destroy it together, after every Replay that holds its calls. A member that gives up aborts first.
 //
-// sum(), reduce() and broadcast() are enqueued: they begin behind what was enqueued before, and run beside what is
-// enqueued after them until join(). All may be captured, with a join() of their own behind them.
+// sum() and broadcast() are enqueued: they begin behind what was enqueued before, and run beside what is enqueued after
+// them until join(). Both may be captured, with a join() of their own behind them.
 class Collective {
  public:
   virtual ~Collective() = default;
   virtual void sum(View x) = 0;                  // x, contiguous f32, becomes the sum over all: the same bits on all
-  virtual void reduce(View x, int to) = 0;       // the same on rank `to` alone; elsewhere x is undefined
   virtual void broadcast(View x, int from) = 0;  // x, contiguous and of any dtype, becomes that of rank `from`
   virtual void join() = 0;                       // what is enqueued from now on sees the results
   // From any thread: what waits for another member ends, with undefined values, and later calls throw an Error.
@@ -399,8 +398,8 @@ class Backend {
   virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
 
   // ---- several devices. A new id, which one of them makes and all are given: empty where a backend has no
-  // collectives, and an Error where it lacks a library for them.
-  virtual std::string collective_id() { return {}; }
+  // collectives, and an Error where it lacks a library for them. `of_threads`: all members are of this process.
+  virtual std::string collective_id(bool /*of_threads*/) { return {}; }
   // Returns once all `count` members have called it, each with a rank of its own below `count`; null where a backend
   // has no collectives.
   virtual std::unique_ptr<Collective> join_collective(const std::string& /*id*/, int /*rank*/, int /*count*/) {

@@ -22,6 +22,8 @@ constexpr DeviceKind kCpu{.name = "cpu",
 // Measured on two H200 of one host, joined by NVLink, with NCCL 2.28 and sums in a captured step: 1086 MiB more than a
 // run alone took of each (bench/results/gpu-check-gpus-h200-2026-11-26.md). NCCL_MAX_NCHANNELS lowers it.
 constexpr size_t kNccl = 1088 * kMiB;
+// The room of pieces that are summed (peers.cu): half of it on two devices, and less than all of it on any number.
+constexpr size_t kPeers = 96 * kMiB;
 
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's
 // workspace, the libraries' kernels and the graphs of three shapes of batches; 579 to 645 on an H200. A run lays its
@@ -33,7 +35,8 @@ constexpr DeviceKind kCuda{.name = "cuda",
                            .context = 640 * kMiB,
                            .context_of = "CUDA's context, libraries and graphs",
                            .rates = {},
-                           .collectives = kNccl};
+                           .collectives = kNccl,
+                           .collectives_by = "NCCL"};
 
 // What training reaches of a card that people train on: 0.56 of the peak of dense products in 16 bits with sums in f32,
 // 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200
@@ -70,6 +73,13 @@ DeviceKind device_kind(std::string_view device, std::string_view architecture) {
   const Architecture& row = found == std::end(kArchitectures) ? kArchitectures[0] : *found;
   kind.rates = row.rates;
   kind.own_attention = row.own_attention;
+  return kind;
+}
+
+DeviceKind among_peers(DeviceKind kind) {
+  if (kind.collectives == 0) return kind;
+  kind.collectives = kPeers;
+  kind.collectives_by = "copy engines";
   return kind;
 }
 

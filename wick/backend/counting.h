@@ -26,12 +26,16 @@ struct DeviceKind {
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
   Rates rates;
-  size_t collectives = 0;      // taken past its Memory too, by the library of collectives of a run on several devices
+  size_t collectives = 0;                // taken past its Memory too, in a run on several devices
+  std::string_view collectives_by = {};  // in words
   bool own_attention = false;  // goes backward by our kernels for tensor cores, which keep no parts (scratch.h)
 };
 
 // For "cpu", "cuda" or "cuda:N"; `architecture` is a compute capability ("9.0"), if it is known (architecture_of).
 DeviceKind device_kind(std::string_view device, std::string_view architecture = {});
+
+// The same device among those of one process that reach each other's memory: copy engines sum, instead of NCCL.
+DeviceKind among_peers(DeviceKind kind);
 
 // The cost of a step: FLOPs of products, bytes read and written to decode weights, bytes fetched from the host; and the
 // seconds of all that at the device's Rates, transfers beside the computation until something waits for them. Only

@@ -21,6 +21,7 @@ struct DeviceReport {
 struct LinkReport {
   int from, to;       // numbers of devices, the lower one first
   std::string means;  // "NVLink (18 links a device, through a switch), peer access"
+  bool is_direct;     // each reaches the other's memory
 };
 
 struct BackendReport {

@@ -67,6 +67,20 @@ std::vector<std::string> devices_of(const std::string& gpus) {
   return devices;
 }
 
+bool reach_each_other(const std::vector<std::string>& devices) {
+  if (devices.size() < 2) return false;
+  const std::vector<LinkReport> links = cuda_report().links;
+  const auto are_linked = [&](const std::string& a, const std::string& b) {
+    return std::ranges::any_of(links, [&](const LinkReport& link) {
+      return link.is_direct && fmt::format("cuda:{}", link.from) == a && fmt::format("cuda:{}", link.to) == b;
+    });
+  };
+  for (const std::string& a : devices)
+    for (const std::string& b : devices)
+      if (a != b && !are_linked(a, b) && !are_linked(b, a)) return false;
+  return true;
+}
+
 void on_threads(size_t count, const std::function<void(size_t)>& f) {
   std::vector<std::exception_ptr> errors(count);
   const auto run = [&](size_t i) {

@@ -110,6 +110,7 @@ std::vector<std::unique_ptr<Ranks>> Ranks::of_threads(int count, std::chrono::mi
   }
   all[0] = std::make_unique<Ranks>();
   if (count > 1) all[0].reset(new Ranks(0, count, std::make_unique<Connections>(0, std::move(peers), silence)));
+  for (const std::unique_ptr<Ranks>& one : all) one->are_threads_ = true;
   return all;
 }
 

@@ -44,6 +44,7 @@ class Ranks {
   int rank() const { return rank_; }
   int count() const { return count_; }
   bool is_first() const { return rank_ == 0; }
+  bool are_threads() const { return are_threads_; }  // of this process, all of them
 
   // Collective calls: all ranks make the same ones in the same order, each from one thread. They throw RankError once
   // a rank is lost, has failed, has ended while another one waits for it, or is in another call; values and data are
@@ -76,6 +77,7 @@ class Ranks {
   Ranks(int rank, int count, std::unique_ptr<Connections> others);
 
   int rank_ = 0, count_ = 1;
+  bool are_threads_ = false;
   std::unique_ptr<Connections> others_;  // null if alone
 };
 

@@ -9,7 +9,7 @@ namespace wick {
 
 RankSums::RankSums(Ranks& ranks, RankWatch& watch, Backend& backend) : ranks_(ranks), watch_(watch) {
   if (ranks.count() == 1) return;
-  const std::string id = ranks.exchange(ranks.is_first() ? backend.collective_id() : "").front();
+  const std::string id = ranks.exchange(ranks.is_first() ? backend.collective_id(ranks.are_threads()) : "").front();
   if (!id.empty()) collective_ = backend.join_collective(id, ranks.rank(), ranks.count());
   check(collective_ || backend.memory().on_host(), "{}: this device has no collectives", backend.name());
   if (collective_) watch_.set_abort([this] { collective_->abort(); });

@@ -17,6 +17,7 @@
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/pipelines/devices.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/train/fault.h"
@@ -66,7 +67,7 @@ class Run {
         output_(config_.output),
         states_(output_ / "state"),
         backend_(open_backend(device)),
-        kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
+        kind_(device_kind_of(ranks)),
         rng_(uint64_t(config_.seed)),
         copies_(std::move(copies)) {
     config_.ranks = ranks.count();
@@ -127,6 +128,11 @@ class Run {
     TrainConfig config = job_->planned(config_);
     config.accumulate = (job_->order().batches + ranks_.count() - 1) / ranks_.count();
     return config;
+  }
+
+  DeviceKind device_kind_of(const Ranks& ranks) const {
+    const DeviceKind alone = device_kind(backend_.name(), architecture_of(backend_.name()));
+    return ranks.are_threads() && reach_each_other(devices_of(config_.gpus)) ? among_peers(alone) : alone;
   }
 
   bool is_first() const { return ranks_.is_first(); }

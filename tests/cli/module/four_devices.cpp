@@ -18,7 +18,8 @@ BackendReport report(bool detailed) {
                          .total_bytes = size_t{80} << 30,
                          .free_bytes = size_t(i == 2 ? 40 : 70) << 30});
     for (int to = i + 1; to < 4 && detailed; ++to)
-      r.links.push_back({i, to, are_alike || i / 2 == to / 2 ? "NVLink (4 links), peer access" : "PCIe, peer access"});
+      r.links.push_back(
+          {i, to, are_alike || i / 2 == to / 2 ? "NVLink (4 links), peer access" : "PCIe, peer access", true});
   }
   return r;
 }

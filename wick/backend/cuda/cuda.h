@@ -125,8 +125,8 @@ class CudaBackend final : public ComposedBackend, public Gpu {
 
   std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
 
-  // several devices: by NCCL
-  std::string collective_id() override;
+  // several devices: by copy engines or NCCL
+  std::string collective_id(bool of_threads) override;
   std::unique_ptr<Collective> join_collective(const std::string& id, int rank, int count) override;
 
  private:

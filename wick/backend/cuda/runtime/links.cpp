@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -141,11 +142,6 @@ std::string wires(const Nvml& nvml, int from, int to) {
   return level ? pcie_in_words(*level) : "";
 }
 
-bool may_access(int from, int to) {
-  int can = 0;
-  return cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess && can != 0;
-}
-
 std::optional<int> attribute(cudaDeviceP2PAttr which, int from, int to) {
   int value = 0;
   return cudaDeviceGetP2PAttribute(&value, which, from, to) == cudaSuccess ? std::optional(value) : std::nullopt;
@@ -153,7 +149,7 @@ std::optional<int> attribute(cudaDeviceP2PAttr which, int from, int to) {
 
 // "peer access with atomics", which devices have over NVLink; "no peer access: ...".
 std::string access(int from, int to, bool with_rank) {
-  if (!may_access(from, to) || !may_access(to, from)) return "no peer access: through the host's memory";
+  if (!reach_each_other(from, to)) return "no peer access: through the host's memory";
   std::string text = "peer access";
   if (attribute(cudaDevP2PAttrNativeAtomicSupported, from, to).value_or(0)) text += " with atomics";
   const std::optional<int> rank = attribute(cudaDevP2PAttrPerformanceRank, from, to);
@@ -161,6 +157,16 @@ std::string access(int from, int to, bool with_rank) {
 }
 
 }  // namespace
+
+bool reach_each_other(int a, int b) {
+  const char* const off = std::getenv("NCCL_P2P_DISABLE");
+  if (off && *off == '1') return false;
+  const auto reaches = [](int from, int to) {
+    int can = 0;
+    return cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess && can != 0;
+  };
+  return reaches(a, b) && reaches(b, a);
+}
 
 std::vector<LinkReport> describe_links(int devices) {
   std::vector<LinkReport> all;
@@ -170,7 +176,8 @@ std::vector<LinkReport> describe_links(int devices) {
     for (int to = from + 1; to < devices; ++to) {
       const std::string by = wires(nvml, from, to);
       const std::string unknown = nvml.is_open() ? "unknown to NVML" : "NVML (libnvidia-ml.so.1) could not be opened";
-      all.push_back({from, to, (by.empty() ? unknown : by) + ", " + access(from, to, by.empty())});
+      all.push_back(
+          {from, to, (by.empty() ? unknown : by) + ", " + access(from, to, by.empty()), reach_each_other(from, to)});
     }
   cudaGetLastError();
   return all;

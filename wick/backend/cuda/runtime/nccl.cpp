@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "wick/backend/cuda/cuda.h"
+#include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/event.h"
 
 namespace wick {
@@ -70,7 +70,6 @@ class Library {
   const char* (*error_string)(Result) = find("ncclGetErrorString");
   const char* (*last_error)(Comm) = find("ncclGetLastError");
   Result (*all_reduce)(const void*, void*, size_t, Element, int op, Comm, cudaStream_t) = find("ncclAllReduce");
-  Result (*reduce)(const void*, void*, size_t, Element, int op, int root, Comm, cudaStream_t) = find("ncclReduce");
   Result (*broadcast)(const void*, void*, size_t, Element, int root, Comm, cudaStream_t) = find("ncclBroadcast");
 };
 
@@ -127,11 +126,6 @@ class NcclCollective final : public Collective {
     assert(x.contiguous() && x.dtype == DType::f32);
     enqueue("a sum",
             [&] { return nccl().all_reduce(x.data, x.data, size_t(x.numel()), kFloat32, kSum, comm_, side_); });
-  }
-  void reduce(View x, int to) override {
-    assert(x.contiguous() && x.dtype == DType::f32);
-    enqueue("a sum for one",
-            [&] { return nccl().reduce(x.data, x.data, size_t(x.numel()), kFloat32, kSum, to, comm_, side_); });
   }
   void broadcast(View x, int from) override {
     assert(x.contiguous());
@@ -209,18 +203,17 @@ std::string describe_nccl() {
   }
 }
 
-std::string CudaBackend::collective_id() {
+std::string nccl_id() {
   UniqueId id;
   nccl_check(nccl().unique_id(&id), "making an id");
   return {id.bytes, sizeof id.bytes};
 }
 
-std::unique_ptr<Collective> CudaBackend::join_collective(const std::string& id, int rank, int count) {
+std::unique_ptr<Collective> join_nccl(const std::string& id, cudaStream_t compute, int rank, int count) {
   UniqueId unique;
   check(id.size() == sizeof unique.bytes, "NCCL: an id of {} bytes; expected {}", id.size(), sizeof unique.bytes);
   std::memcpy(unique.bytes, id.data(), id.size());
-  cuda_check(cudaSetDevice(device_), "cudaSetDevice");  // which NCCL takes
-  return std::make_unique<NcclCollective>(stream_, unique, rank, count);
+  return std::make_unique<NcclCollective>(compute, unique, rank, count);
 }
 
 }  // namespace wick

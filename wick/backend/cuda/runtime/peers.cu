@@ -1,0 +1,432 @@
+#include "wick/backend/cuda/runtime/peers.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "wick/backend/cuda/runtime/check.h"
+#include "wick/backend/cuda/runtime/event.h"
+#include "wick/backend/cuda/runtime/links.h"
+
+namespace wick {
+namespace {
+
+constexpr int kMostPeers = 16;
+// The most elements that are summed at once: a part of a LoRA's gradients.
+constexpr int64_t kPiece = int64_t{6} << 20;
+// Terms of a piece are added when so many more pieces are at hand, so that they have come by then.
+constexpr int kLag = 2;
+// A member that begins piece i has seen all others begin piece i - kLag, and they had added piece i - 2 kLag by then.
+constexpr int kSlots = 2 * kLag;
+constexpr int64_t kWide = 4;  // elements of a vector; shares are multiples of it
+
+struct Terms {
+  const float* of[kMostPeers];
+  int count;
+};
+
+// y = ((x_0 + x_1) + x_2) + ..., so that all numbers of devices add as one device does that adds one after the
+// other. y may be one of the terms.
+template <class Vector, class Add>
+__device__ void sum_terms(float* y, const Terms& terms, int64_t count, Add add) {
+  const int64_t step = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    Vector sum = reinterpret_cast<const Vector*>(terms.of[0])[i];
+    for (int term = 1; term < terms.count; ++term) add(sum, reinterpret_cast<const Vector*>(terms.of[term])[i]);
+    reinterpret_cast<Vector*>(y)[i] = sum;
+  }
+}
+
+__global__ void sum_wide(float* y, Terms terms, int64_t count) {
+  sum_terms<float4>(y, terms, count, [](float4& sum, const float4& x) {
+    sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+  });
+}
+__global__ void sum_single(float* y, Terms terms, int64_t count) {
+  sum_terms<float>(y, terms, count, [](float& sum, float x) { sum += x; });
+}
+
+// A kernel is loaded when it is first asked for, and that never ended while a stream of the device waited for a signal.
+void load_kernels() {
+  cudaFuncAttributes attributes;
+  for (const auto kernel : {sum_wide, sum_single})
+    cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+}
+
+// The driver's, by name: the library that holds it is not linked.
+decltype(&cuStreamBatchMemOp) memory_operations() {
+  static const auto found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult status{};
+#if CUDART_VERSION >= 12050
+    cuda_check(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &status),
+               "finding cuStreamBatchMemOp");
+#else
+    cuda_check(cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &status),
+               "finding cuStreamBatchMemOp");
+#endif
+    check(function != nullptr, "CUDA: the driver has no cuStreamBatchMemOp; a newer driver helps");
+    return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(function);
+  }();
+  return found;
+}
+
+// The size of each of `parts` of `count` elements, but for the last ones.
+int64_t share_of(int64_t count, int64_t parts) {
+  const int64_t width = parts * kWide;
+  return (count + width - 1) / width * kWide;
+}
+
+bool reaches_all(int device, const std::vector<int>& devices) {
+  return std::ranges::all_of(devices, [&](int other) { return other == device || reach_each_other(device, other); });
+}
+
+}  // namespace
+
+// Lives until the last member has left, and with it the memory that others write to.
+class PeerGroup {
+ public:
+  // What a device tells another one: it has begun a piece, of an even number or an odd one, or ended all.
+  enum Signal { even, odd, ended, kSignals };
+
+  explicit PeerGroup(int count)
+      : count_(count), devices_(size_t(count), -1), rooms_(size_t(count)), addresses_(size_t(count)) {
+    cuda_check(
+        cudaHostAlloc(&flags_, size_t(kSignals * count * count) * kApart * sizeof(uint32_t), cudaHostAllocPortable),
+        "cudaHostAlloc");
+    std::fill_n(flags_, size_t(kSignals * count * count) * kApart, 0);
+  }
+  ~PeerGroup() {
+    for (size_t rank = 0; rank < rooms_.size(); ++rank)
+      if (rooms_[rank]) cudaFree(rooms_[rank]);
+    cudaFreeHost(flags_);
+  }
+  PeerGroup(const PeerGroup&) = delete;
+  PeerGroup& operator=(const PeerGroup&) = delete;
+
+  static std::shared_ptr<PeerGroup> of(const std::string& id, int count) {
+    static std::mutex mutex;
+    static std::map<std::string, std::weak_ptr<PeerGroup>> all;
+    const std::lock_guard lock(mutex);
+    std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+    std::shared_ptr<PeerGroup> group = all[id].lock();
+    if (!group) all[id] = group = std::make_shared<PeerGroup>(count);
+    return group;
+  }
+
+  // Whether all members may access all others' memory; then `rank` has a room on its device.
+  bool join(int rank, int device) {
+    devices_[size_t(rank)] = device;
+    wait_for_all();
+    if (count_ > kMostPeers || !reaches_all(device, devices_)) all_access_ = false;
+    wait_for_all();
+    if (!all_access_) return false;
+    for (const int other : devices_) {
+      if (other == device) continue;
+      const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+      if (status != cudaErrorPeerAccessAlreadyEnabled) cuda_check(status, "cudaDeviceEnablePeerAccess");
+      cudaGetLastError();
+    }
+    cuda_check(cudaMalloc(&rooms_[size_t(rank)], room()), "cudaMalloc");
+    wait_for_all();
+    return true;
+  }
+
+  // Returns once all members have called it, or `is_over`.
+  template <class IsOver>
+  void wait_for_all(const IsOver& is_over) {
+    std::unique_lock lock(mutex_);
+    const int64_t round = came_++ / count_;
+    changed_.notify_all();
+    while (came_ / count_ == round && !is_over()) changed_.wait_for(lock, std::chrono::milliseconds(1));
+  }
+
+  // The addresses of all members, by rank, once all have called it with theirs.
+  template <class IsOver>
+  std::vector<char*> all_addresses(int rank, void* own, const IsOver& is_over) {
+    addresses_[size_t(rank)] = static_cast<char*>(own);
+    wait_for_all(is_over);
+    std::vector<char*> all = addresses_;
+    wait_for_all(is_over);
+    return all;
+  }
+
+  int count() const { return count_; }
+  // On the device of `rank`: the term of another member for its share of a piece.
+  float* term(int rank, int other, int slot) const {
+    const int place = (other - rank + count_) % count_ - 1;
+    return rooms_[size_t(rank)] + share_of(kPiece, count_) * (slot * (count_ - 1) + place);
+  }
+
+  uint32_t* flag(Signal signal, int to, int from) const {
+    return flags_ + size_t((signal * count_ + to) * count_ + from) * kApart;
+  }
+
+ private:
+  static constexpr size_t kApart = 16;  // a cache line a flag
+
+  size_t room() const { return size_t(share_of(kPiece, count_) * (count_ - 1) * kSlots) * sizeof(float); }
+
+  void wait_for_all() {
+    wait_for_all([] { return false; });
+  }
+
+  const int count_;
+  std::vector<int> devices_;   // by rank
+  std::vector<float*> rooms_;  // by rank
+  std::vector<char*> addresses_;
+  uint32_t* flags_ = nullptr;  // page-locked on the host, so that abort() can write them whatever devices do
+  std::atomic<bool> all_access_{true};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t came_ = 0;
+};
+
+namespace {
+
+class PeerCollective;
+thread_local PeerCollective* own_member = nullptr;  // of this thread
+
+// A piece of a sum is divided into a share for each member. Each member copies its terms of a share to that share's
+// member, which adds them and copies the sum over all members' terms, so that each element travels twice. What a copy
+// takes is a copy engine. Additions run where backward does, between its kernels: beside them, they took the
+// multiprocessors of kernels that count on all (docs/decisions/005). They come kLag pieces later, as the terms are
+// there by then. One signal a piece says that its terms are there, and the sums of the piece that was added before
+// them. Nothing is fetched: a copy is made by the device that it comes from, and in a captured step that one may be
+// waiting.
+class PeerCollective final : public Collective {
+ public:
+  PeerCollective(std::shared_ptr<PeerGroup> group, cudaStream_t compute, int rank)
+      : group_(std::move(group)), compute_(compute), rank_(rank) {
+    int least = 0, greatest = 0;
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    cuda_check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest), "creating a stream");
+    load_kernels();
+    own_member = this;
+  }
+
+  ~PeerCollective() override {
+    own_member = nullptr;
+    cudaStreamSynchronize(compute_);
+    cudaStreamSynchronize(side_);
+    cudaStreamDestroy(side_);
+    left_ = true;
+    if (aborting_.joinable()) aborting_.join();
+  }
+
+  void sum(View x) override {
+    assert(x.contiguous() && x.dtype == DType::f32);
+    check_alive();
+    const std::vector<char*> all = addresses(x);
+    const int64_t each = share_of(x.numel(), (x.numel() + kPiece - 1) / kPiece);
+    for (int64_t begin = 0; begin < x.numel(); begin += each) {
+      Piece piece{.number = begun_++, .count = std::min(each, x.numel() - begin), .of = {}};
+      for (char* const one : all) piece.of.push_back(reinterpret_cast<float*>(one) + begin);
+      begin_piece(std::move(piece));
+    }
+  }
+  // All are told when `x` may be overwritten.
+  void broadcast(View x, int from) override {
+    assert(x.contiguous());
+    settle();
+    const std::vector<char*> all = addresses(x);
+    forked_.order(compute_, side_);
+    tell_and_wait(PeerGroup::even);
+    for (const int to : others())
+      if (rank_ == from) copy(all[size_t(to)], x.data, int64_t(bytes_of(x.dtype, x.shape)));
+    tell_and_wait(PeerGroup::ended);
+    is_behind_ = true;
+  }
+  void join() override {
+    settle();
+    if (std::exchange(is_behind_, false)) joined_.order(side_, compute_);
+  }
+
+  bool has_captured_waits() { return std::exchange(has_captured_waits_, false); }
+  void meet() {
+    group_->wait_for_all([this] { return aborted_.load(); });
+    check_alive();
+  }
+
+  // Flags are raised until the streams have come to their ends: what waits resets them.
+  void abort() noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (aborted_.exchange(true)) return;
+    const auto raise = [this] {
+      while (!left_) {
+        for (int other = 0; other < group_->count(); ++other)
+          for (const auto signal : {PeerGroup::even, PeerGroup::odd, PeerGroup::ended})
+            std::atomic_ref(*group_->flag(signal, rank_, other)).store(1);
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    };
+    aborting_ = std::thread(raise);
+  }
+
+ private:
+  struct Piece {
+    int number;
+    int64_t count;           // elements
+    std::vector<float*> of;  // by rank
+
+    // Elements [begin(i), begin(i + 1)) are member i's share.
+    int64_t begin(int rank) const { return std::min(share_of(count, int64_t(of.size())) * rank, count); }
+    int64_t share(int rank) const { return begin(rank + 1) - begin(rank); }
+    float* at(int rank, int share) const { return of[size_t(rank)] + begin(share); }
+  };
+
+  void check_alive() const { check(!aborted_, "the devices were told to stop, since one of them failed"); }
+
+  std::vector<char*> addresses(View x) {
+    std::vector<char*> all = group_->all_addresses(rank_, x.data, [this] { return aborted_.load(); });
+    check_alive();
+    return all;
+  }
+
+  void copy(void* to, const void* from, int64_t bytes) {
+    if (bytes > 0)
+      cuda_check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, side_), "copying between devices");
+  }
+
+  void begin_piece(Piece piece) {
+    const bool adds = pending_.size() == kLag;
+    if (adds) add_oldest();
+    forked_.order(compute_, side_);
+    if (adds) send_oldest();
+    const int slot = piece.number % kSlots;
+    for (const int to : others())
+      copy(group_->term(to, rank_, slot), piece.at(rank_, to), piece.share(to) * int64_t(sizeof(float)));
+    tell_and_wait(piece.number % 2 == 0 ? PeerGroup::even : PeerGroup::odd);
+    arrived_[slot].record(side_);
+    pending_.push_back(std::move(piece));
+    is_behind_ = true;
+  }
+
+  // What is pending is added and sent, and pieces are counted anew.
+  void settle() {
+    check_alive();
+    if (std::exchange(begun_, 0) == 0) return;
+    while (!pending_.empty()) {
+      add_oldest();
+      forked_.order(compute_, side_);
+      send_oldest();
+    }
+    tell_and_wait(PeerGroup::ended);
+  }
+
+  // Where all terms of its own share have come.
+  void add_oldest() {
+    const Piece& piece = pending_.front();
+    arrived_[piece.number % kSlots].await(compute_);
+    add_terms(piece);
+  }
+  // The sums replace the others' terms, which have been copied here.
+  void send_oldest() {
+    const Piece piece = std::move(pending_.front());
+    pending_.pop_front();
+    for (const int to : others())
+      copy(piece.at(to, rank_), piece.at(rank_, rank_), piece.share(rank_) * int64_t(sizeof(float)));
+  }
+
+  void add_terms(const Piece& piece) {
+    float* const x = piece.at(rank_, rank_);
+    const int64_t count = piece.share(rank_);
+    if (count == 0) return;
+    Terms terms = {};
+    terms.count = group_->count();
+    for (int of = 0; of < terms.count; ++of)
+      terms.of[of] = of == rank_ ? x : group_->term(rank_, of, piece.number % kSlots);
+    constexpr int kThreads = 256, kMostBlocks = 2048;
+    const bool wide = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 && count % kWide == 0;
+    const int64_t vectors = wide ? count / kWide : count;
+    const int blocks = int(std::min<int64_t>((vectors + kThreads - 1) / kThreads, kMostBlocks));
+    (wide ? sum_wide : sum_single)<<<blocks, kThreads, 0, compute_>>>(x, terms, vectors);
+    cuda_check(cudaGetLastError(), "adding gradients of devices");
+  }
+
+  // All others are told, and all have told, once what the stream did before is done. In a captured step the device
+  // waits. Elsewhere the host does: a first call of something else would load its kernels, and loading waits for
+  // devices.
+  void tell_and_wait(PeerGroup::Signal signal) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda_check(cudaStreamIsCapturing(side_, &status), "cudaStreamIsCapturing");
+    if (status == cudaStreamCaptureStatusNone)
+      wait_on_host(signal);
+    else
+      wait_on_device(signal);
+  }
+
+  // Each member begins with another one.
+  std::vector<int> others() const {
+    std::vector<int> all;
+    for (int i = 1; i < group_->count(); ++i) all.push_back((rank_ + i) % group_->count());
+    return all;
+  }
+
+  void wait_on_host(PeerGroup::Signal signal) {
+    cuda_check(cudaStreamSynchronize(side_), "waiting for the device");
+    for (const int other : others()) std::atomic_ref(*group_->flag(signal, other, rank_)).store(1);
+    for (const int other : others()) {
+      const std::atomic_ref flag(*group_->flag(signal, rank_, other));
+      while (flag.load() == 0) std::this_thread::sleep_for(std::chrono::microseconds(5));
+      check_alive();
+      flag.store(0);
+    }
+  }
+
+  void wait_on_device(PeerGroup::Signal signal) {
+    has_captured_waits_ = true;
+    std::vector<CUstreamBatchMemOpParams> all;
+    const auto add = [&](CUstreamBatchMemOpType what, int to, int from, uint32_t value) {
+      auto& one = all.emplace_back().writeValue;
+      one.operation = what;
+      one.address = reinterpret_cast<CUdeviceptr>(group_->flag(signal, to, from));
+      one.value = value;
+    };
+    for (const int other : others()) add(CU_STREAM_MEM_OP_WRITE_VALUE_32, other, rank_, 1);
+    for (const int other : others()) {
+      add(CU_STREAM_MEM_OP_WAIT_VALUE_32, rank_, other, 1);
+      all.back().waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+      add(CU_STREAM_MEM_OP_WRITE_VALUE_32, rank_, other, 0);
+    }
+    const CUresult status = memory_operations()(side_, unsigned(all.size()), all.data(), 0);
+    check(status == CUDA_SUCCESS, "CUDA: signals between devices failed (error {})", int(status));
+  }
+
+  std::shared_ptr<PeerGroup> group_;
+  cudaStream_t compute_, side_ = nullptr;
+  int rank_;
+  std::deque<Piece> pending_;                // whose terms have been sent, and which are not added yet
+  int begun_ = 0;                            // pieces, since all were settled
+  bool is_behind_ = false;                   // the side stream has work that the other one has not waited for
+  Event forked_, joined_, arrived_[kSlots];  // of slots: the terms are there
+  bool has_captured_waits_ = false;
+  std::mutex mutex_;
+  std::atomic<bool> aborted_{false}, left_{false};
+  std::thread aborting_;
+};
+
+}  // namespace
+
+bool has_captured_waits() { return own_member && own_member->has_captured_waits(); }
+void meet_peers() {
+  if (own_member) own_member->meet();
+}
+
+std::unique_ptr<Collective> join_peers(const std::string& id, int device, cudaStream_t compute, int rank, int count) {
+  std::shared_ptr<PeerGroup> group = PeerGroup::of(id, count);
+  if (!group->join(rank, device)) return nullptr;
+  return std::make_unique<PeerCollective>(std::move(group), compute, rank);
+}
+
+}  // namespace wick
