@@ -44,7 +44,7 @@ class LoraLayer final : public LayerAdapter {
     int64_t done = 0;
     for (const LoraPart& part : lora_.parts) {
       const int64_t end = part.column + part.up.shape[0];
-      const Tensor down = slice(lora_.down, 0, part.row, part.row + part.up.shape[1]);
+      const Tensor down = slice(lora_.down, 0, part.row, part.row + part.up_values.dim(1));
       const Tensor change =
           matmul(cast(part.up_values, DType::f32), cast(reshape(down, {down.dim(0), -1}), DType::f32));
       if (part.column > done) rows.push_back(slice(base, 0, done, part.column));
@@ -96,8 +96,8 @@ Lora joined(const std::vector<PlacedModule>& parts, Memory& memory) {
   return lora;
 }
 
-// Computes with copies. The kernels want rows of 16 bytes: each down begins at a multiple of `unit` rows, and each up
-// is padded with zeros to a multiple of `unit` columns. The ups are stacked in the order of their outputs.
+// Computes with copies. The kernels want rows of 16 bytes: each down has a multiple of `unit` rows, and each up as many
+// columns, padded with zeros, as if that were their rank. The ups are stacked in the order of their outputs.
 Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place) {
   const int64_t unit = 16 / int64_t(size_of(place.activations));
   const auto padded = [unit](int64_t rank) { return (rank + unit - 1) / unit * unit; };
@@ -110,13 +110,15 @@ Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Resid
     AdapterFactor &down = module->factors[kDown], &up = module->factors[kUp];
     const Shape& shape = down.value.shape();
     down.copy = lora.down.window(shape, contiguous_strides(shape), row * lora.down.stride()[0]);
+    const Shape padded_up{up.value.dim(0), padded(up.value.dim(1))};
     up.copy = ups.window(up.value.shape(), ups.stride(), column * widest);
     for (AdapterFactor* factor : {&down, &up}) {
       if (module->is_trained()) factor->place(*place.memory);  // the values of frozen factors are not needed again
       factor->copy.backend().copy(factor->copy, factor->value.to(*place.memory));
     }
-    lora.parts.push_back({down.value, up.value, up.copy, column, row, module->total_scale()});
-    row += padded(up.value.dim(1));
+    const Tensor up_values = ups.window(padded_up, ups.stride(), column * widest);
+    lora.parts.push_back({down.value, up.value, up_values, column, row, module->total_scale()});
+    row += padded_up[1];
   }
   const auto is_trained = [](const PlacedModule& part) { return part.module->is_trained(); };
   if (std::none_of(parts.begin(), parts.end(), is_trained)) lora.down = lora.down.constant();

@@ -18,9 +18,11 @@ void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lor
   check(lora.dropout.p >= 0 && lora.dropout.p < 1, "{}: a dropout of {}", op, lora.dropout.p);
   for (const LoraPart& part : lora.parts) {
     const Shape &down = part.down.shape, &up = part.up.shape;
-    check(up.rank() == 2 && down[0] == up[1] && part.up_values.shape() == up,
-          "{}: lora_down {} and lora_up {} differ in rank", op, down, up);
-    check(part.row >= 0 && part.row + up[1] <= lora.down.dim(0) && part.column >= 0 && part.column + up[0] <= out,
+    check(up.rank() == 2 && down[0] == up[1], "{}: lora_down {} and lora_up {} differ in rank", op, down, up);
+    const Shape& values = part.up_values.shape();
+    check(values.rank() == 2 && values[0] == up[0] && values[1] >= up[1], "{}: values {} do not fit lora_up {}", op,
+          values, up);
+    check(part.row >= 0 && part.row + values[1] <= lora.down.dim(0) && part.column >= 0 && part.column + up[0] <= out,
           "{}: lora_down {} at {} and lora_up {} at {} do not fit {} rows and {} outputs", op, down, part.row, up,
           part.column, lora.down.dim(0), out);
   }
@@ -91,10 +93,10 @@ struct FactorGrads {
     if (trains_down(lora)) down = Tensor::empty(lora.down.shape(), DType::f32, lora.down.memory());
     if (!trains_up(lora)) return;
     int64_t size = 0, begin = 0;
-    for (const LoraPart& part : lora.parts) size += part.up.shape.numel();
+    for (const LoraPart& part : lora.parts) size += part.up_values.numel();
     const Tensor all = Tensor::empty({size}, DType::f32, lora.down.memory());
     for (const LoraPart& part : lora.parts) {
-      const Shape& shape = part.up.shape;
+      const Shape& shape = part.up_values.shape();
       ups.push_back(part.up.tracked() ? all.window(shape, contiguous_strides(shape), begin) : Tensor());
       begin += shape.numel();
     }
@@ -109,7 +111,7 @@ struct FactorGrads {
       if (part.down.tracked())
         grads.add(part.down, down.window(part.down.shape, contiguous_strides(part.down.shape),
                                          part.row * contiguous_strides(lora.down.shape())[0]));
-      if (part.up.tracked()) grads.add(part.up, ups[g]);
+      if (part.up.tracked()) grads.add(part.up, slice(ups[g], 1, 0, part.up.shape[1]));
     }
   }
 };
@@ -122,10 +124,9 @@ Lora Lora::of(const Tensor& down, const Tensor& up, float scale, DType dtype) {
   Shape shape = down.shape();
   shape[0] = padded;
   const Tensor downs = zeros(shape, dtype, down.memory()), ups = zeros({up.dim(0), padded}, dtype, up.memory());
-  const Tensor up_values = ups.window(up.shape(), ups.stride());
   downs.backend().copy(downs.window(down.shape(), downs.stride()), down);
-  ups.backend().copy(up_values, up);
-  return {downs, {{down, up, up_values, 0, 0, scale}}};
+  ups.backend().copy(ups.window(up.shape(), ups.stride()), up);
+  return {downs, {{down, up, ups, 0, 0, scale}}};
 }
 
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& given, const Tensor& residual,
@@ -197,7 +198,8 @@ struct PixelUp {
   const Lora& lora;
   const LoraPart& part = lora.parts.front();
 
-  Tensor used(const Tensor& low) const { return slice(rows(low), 1, part.row, part.row + part.up.shape[1]); }
+  int64_t rank() const { return part.up_values.dim(1); }
+  Tensor used(const Tensor& low) const { return slice(rows(low), 1, part.row, part.row + rank()); }
   // y += scale * low up^T
   void forward(const Tensor& y, const Tensor& low) const {
     y.backend().matmul(rows(y), used(low), transpose(part.up_values.detached(), 0, 1), part.scale, 1);
@@ -205,7 +207,7 @@ struct PixelUp {
   // scale * dy up
   Tensor backward(const Tensor& dy, const Shape& shape) const {
     Tensor dlow = Tensor::empty(shape, dy.dtype(), dy.memory());
-    if (part.up.shape[1] < shape.back()) dy.backend().fill(dlow, 0);
+    if (rank() < shape.back()) dy.backend().fill(dlow, 0);
     dy.backend().matmul(used(dlow), rows(dy), part.up_values, part.scale, 0);
     return dlow;
   }

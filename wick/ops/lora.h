@@ -13,7 +13,7 @@ namespace wick {
 // may read a copy of a factor in another dtype; the gradient is the factor's, in f32.
 struct LoraPart {
   Input down, up;    // the factors [R, ...] and [N, R]: where gradients go
-  Tensor up_values;  // [N, R]; those of down are rows of Lora::down
+  Tensor up_values;  // [N, R or more], padded with zeros; those of down are as many rows of Lora::down
   int64_t column = 0, row = 0;
   float scale = 1;
 };
