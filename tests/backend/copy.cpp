@@ -186,19 +186,21 @@ TEST(CopyMany, copies_or_adds_to_each) {
   backend().copy_many({}, true);
 }
 
-// Copies of factors of padded ranks lie so: the padding stays.
+// Copies of factors of padded ranks lie so, where the padding stays, and their gradients.
 TEST(CopyMany, of_rows_with_gaps_in_the_tested_dtype) {
   for (const bool add : {false, true}) {
     std::vector<Tensor> inputs, outputs, wants;
     std::vector<Copied> all;
     for (int64_t i = between(1, 900); i > 0; --i) {
       const int64_t rows = between(1, 40), cols = between(1, 9), width = cols + between(0, 5);
-      const Tensor y = random({rows, width}, Layout::packed, activations()), x = random({rows, cols});
+      const int64_t x_width = cols + between(0, 1) * between(1, 5);
+      const Tensor y = random({rows, width}, Layout::packed, activations()),
+                   x = random({rows, x_width}).window({rows, cols}, {x_width, 1});
       const Tensor sums = poisoned({rows, width}), want = poisoned({rows, width}, Layout::packed, activations());
       cpu_backend().copy(sums, y);
       for (int64_t at = 0; at < x.numel(); ++at) {
         float& sum = sums.data<float>()[at / cols * width + at % cols];
-        sum = x.data<float>()[at] + (add ? sum : 0);
+        sum = x.data<float>()[at / cols * x_width + at % cols] + (add ? sum : 0);
       }
       cpu_backend().copy(want, sums);
       all.push_back({y.window({rows, cols}, {width, 1}), x});

@@ -297,8 +297,8 @@ class Collective {
   virtual void abort() noexcept = 0;
 };
 
-// One of many tensors that are copied at once: x is f32, and y, of its shape, of floats in rows that may lie apart. No
-// two y overlap, nor a y with an x.
+// One of many tensors that are copied at once: x is f32, and y, of its shape, of floats in rows that may lie apart; one
+// launch copies all of which x has such rows too. No two y overlap, nor a y with an x.
 struct Copied {
   View y, x;
 };

@@ -233,12 +233,19 @@ void Optimizer::refresh_copies() const {
 
 void Optimizer::update(const Grads& grads) {
   std::vector<Tensor> kept;  // gradients that had to be made contiguous live until the update is done
+  std::vector<Copied> strided;
+  const auto dense = [&strided](const Tensor& grad) {
+    if (grad.contiguous() || grad.dtype() != DType::f32) return contiguous(grad);
+    Tensor copy = Tensor::empty(grad.shape(), DType::f32, grad.memory());
+    strided.push_back({copy, grad});
+    return copy;
+  };
   std::vector<OptimizerSlot> slots;
   std::vector<std::vector<View>> by_part(parts_.names.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor grad = grads[parameters_[i].value];
     if (!grad) continue;
-    kept.push_back(contiguous(grad));
+    kept.push_back(dense(grad));
     by_part[parts_.of[i]].push_back(kept.back());
     if (!owns(i)) continue;
     const Parameter& p = parameters_[i];
@@ -250,6 +257,7 @@ void Optimizer::update(const Grads& grads) {
   check(!kept.empty(), "{}: no parameter has a gradient; is the loss computed from them?", name_of(options_.rule.kind));
 
   Backend& backend = parameters_.front().value.backend();
+  backend.copy_many(strided, /*add=*/false);
   for (size_t k = 0; k < by_part.size(); ++k)
     backend.sum_of_squares(sums_by_part_.window({1}, {1}, int64_t(k)), by_part[k]);
   backend.sum(scalar(kSumOfSquares), sums_by_part_);

@@ -299,11 +299,11 @@ __global__ void __launch_bounds__(kThreads) copy_slots(const __grid_constant__ S
   for (int64_t i = whole + threadIdx.x; i < end; i += kThreads) slot.y[i] = kAdd ? slot.y[i] + slot.x[i] : slot.x[i];
 }
 
-// Rows of another dtype, or with gaps between them: copies of factors whose ranks are padded.
+// Rows of another dtype, or with gaps between them: copies and gradients of factors whose ranks are padded.
 struct RowSlot {
   void* y;
   const float* x;
-  int64_t numel, stride;
+  int64_t numel, y_stride, x_stride;
   uint32_t cols;
 };
 
@@ -311,8 +311,10 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) copy_rows(const __grid_constant__ SlotTable<RowSlot> table, bool add) {
   const auto [slot, begin, end] = part_of(table, blockIdx.x);
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    T& y = static_cast<T*>(slot.y)[i / slot.cols * slot.stride + i % slot.cols];
-    y = from_float<T>(add ? to_float(y) + slot.x[i] : slot.x[i]);
+    const int64_t row = i / slot.cols, col = i % slot.cols;
+    T& y = static_cast<T*>(slot.y)[row * slot.y_stride + col];
+    const float x = slot.x[row * slot.x_stride + col];
+    y = from_float<T>(add ? to_float(y) + x : x);
   }
 }
 
@@ -324,14 +326,15 @@ void CudaBackend::copy_many(const std::vector<Copied>& all, bool add) {
   std::map<DType, std::vector<RowSlot>> others;
   for (const auto& [y, x] : all) {
     if (x.numel() == 0) continue;
-    const float* const from = inputs.emplace_back(*this, x, DType::f32).as<float>();
-    if (y.dtype == DType::f32 && y.contiguous()) {
+    const std::optional<Rows> y_rows = rows_of(y), x_rows = rows_of(x);
+    check(y_rows.has_value(), "copy_many: y is neither contiguous nor rows, with shape {}", y.shape);
+    const bool in_rows = x.dtype == DType::f32 && x_rows && !x.contiguous();
+    const float* const from = in_rows ? x.as<float>() : inputs.emplace_back(*this, x, DType::f32).as<float>();
+    if (y.dtype == DType::f32 && y.contiguous() && !in_rows)
       dense.push_back({y.as<float>(), from, y.numel()});
-      continue;
-    }
-    const std::optional<Rows> rows = rows_of(y);
-    check(rows.has_value(), "copy_many: y is neither contiguous nor rows, with shape {}", y.shape);
-    others[y.dtype].push_back({y.data, from, y.numel(), rows->stride, uint32_t(rows->cols)});
+    else
+      others[y.dtype].push_back(
+          {y.data, from, y.numel(), y_rows->stride, in_rows ? x_rows->stride : y_rows->cols, uint32_t(y_rows->cols)});
   }
   in_tables(dense, [&](const SlotTable<CopySlot>& table) {
     launch("copy_many", stream_, {table.blocks, kThreads}, add ? copy_slots<true> : copy_slots<false>, table);
