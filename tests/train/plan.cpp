@@ -155,6 +155,21 @@ TEST(Plan, CollectivesOfSeveralDevices) {
     config.gpus.clear();
   }
 }
+// 7B at rank 16 and SDXL at ranks 32 and 4, with the seconds that an H200 takes.
+TEST(Plan, SumsAreLightWhereTheHostsLinkHasTimeForThem) {
+  const auto is_light = [](double trained, double seconds, int devices, double fetched = 0) {
+    MemoryPlan plan{};
+    plan.device = device_kind("cuda", "9.0");
+    plan.trained = int64_t(trained);
+    plan.cost = {.fetched = fetched, .seconds = seconds};
+    return plan.are_sums_light(devices);
+  };
+  for (const int devices : {2, 4}) EXPECT_TRUE(is_light(42e6, 0.107, devices)) << devices;
+  EXPECT_FALSE(is_light(42e6, 0.107, 16));
+  EXPECT_FALSE(is_light(85e6, 0.056, 2));
+  EXPECT_TRUE(is_light(11e6, 0.056, 4));
+  EXPECT_FALSE(is_light(42e6, 0.107, 2, 1e9)) << "weights are streamed";
+}
 TEST(Plan, EachOptimizer) {
   std::set<size_t> sizes;
   for (size_t i = 0; i < split_names(names_of(OptimizerKind{})).size(); ++i) {

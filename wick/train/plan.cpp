@@ -130,7 +130,7 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
 // All others' terms of a device's share come to it, and all others' sums.
 bool MemoryPlan::are_sums_light(int devices) const {
   const double bytes = 2 * double(trained) * sizeof(float) * (devices - 1) / devices;
-  return cost.fetched == 0 && bytes / device.rates.fetched <= cost.seconds / 10;
+  return cost.fetched == 0 && bytes / device.rates.fetched <= cost.seconds / 20;
 }
 
 std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,

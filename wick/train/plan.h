@@ -46,8 +46,8 @@ struct MemoryPlan {                // bytes
   size_t gaps() const { return taken - std::min(taken, std::max({step(), encoding, previews})); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.
   size_t peak() const { return taken + device.workspace; }
-  // Of gradients over so many devices: through the host's memory they take at most a tenth of a step of the device's
-  // link, on which weights that are streamed do not come then.
+  // Sums of gradients over so many devices would keep a device's link to the host busy for a twentieth of a step at
+  // most, and no weights are streamed over it.
   bool are_sums_light(int devices) const;
   size_t beside() const { return device.context + collectives; }
   size_t total() const { return peak() + beside(); }
