@@ -84,17 +84,25 @@ bool trains_up(const Lora& lora) {
   return std::any_of(lora.parts.begin(), lora.parts.end(), [](const LoraPart& p) { return p.up.tracked(); });
 }
 
-// Room for the gradients of both kinds of factors; those of the ups lie one after the other.
+// Room for the gradients of both kinds of factors: those of the downs lie one after the other, and so do those of the
+// ups, in the order in which they are added.
 struct FactorGrads {
   Tensor down;
   std::vector<Tensor> ups;
 
-  explicit FactorGrads(const Lora& lora) {
-    if (trains_down(lora)) down = Tensor::empty(lora.down.shape(), DType::f32, lora.down.memory());
+  FactorGrads(const Lora& lora, const Grads& grads) {
+    const auto room = [&](Input LoraPart::*factor, int64_t size) {
+      std::vector<uint64_t> ids;
+      int64_t used = 0;
+      for (const LoraPart& part : lora.parts) ids.push_back((part.*factor).id), used += (part.*factor).shape.numel();
+      const Tensor found = used == size ? grads.room(ids) : Tensor();  // ranks that are padded want more
+      return found ? found : Tensor::empty({size}, DType::f32, lora.down.memory());
+    };
+    if (trains_down(lora)) down = reshape(room(&LoraPart::down, lora.down.numel()), lora.down.shape());
     if (!trains_up(lora)) return;
     int64_t size = 0, begin = 0;
     for (const LoraPart& part : lora.parts) size += part.up_values.numel();
-    const Tensor all = Tensor::empty({size}, DType::f32, lora.down.memory());
+    const Tensor all = room(&LoraPart::up, size);
     for (const LoraPart& part : lora.parts) {
       const Shape& shape = part.up_values.shape();
       ups.push_back(part.up.tracked() ? all.window(shape, contiguous_strides(shape), begin) : Tensor());
@@ -106,12 +114,13 @@ struct FactorGrads {
 
   void add_to(Grads& grads, const Lora& lora) const {
     if (down && lora.mask) down.backend().copy(down, down * lora.mask);
-    for (size_t g = 0; g < lora.parts.size(); ++g) {
-      const LoraPart& part = lora.parts[g];
+    for (const LoraPart& part : lora.parts)
       if (part.down.tracked())
         grads.add(part.down, down.window(part.down.shape, contiguous_strides(part.down.shape),
                                          part.row * contiguous_strides(lora.down.shape())[0]));
-      if (part.up.tracked()) grads.add(part.up, slice(ups[g], 1, 0, part.up.shape[1]));
+    for (size_t g = 0; g < lora.parts.size(); ++g) {
+      const Input& up = lora.parts[g].up;
+      if (up.tracked()) grads.add(up, slice(ups[g], 1, 0, up.shape[1]));
     }
   }
 };
@@ -169,7 +178,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     grads.add(r, dy);
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
     if (dx && !w) dx.backend().fill(dx, 0);
-    const FactorGrads factors(lora);
+    const FactorGrads factors(lora, grads);
     const Tensor made_x = saved_x();
     dy.backend().lora_linear_backward({.s = saved_s, .x = made_x, .w = w, .lora = views(lora, dy.shape())},
                                       {.dx = dx, .ddown = factors.down, .dups = factors.up_views(), .dy = dy});
@@ -238,7 +247,7 @@ Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const C
                               [=, x = Input(x), r = Input(residual ? residual : low.detached()),
                                low_shape = low.shape()](const Tensor& dy, Grads& grads) {
                                 grads.add(r, dy);
-                                const FactorGrads factors(lora);
+                                const FactorGrads factors(lora, grads);
                                 const PixelUp up{lora};
                                 if (saved_low) up.gradient(factors.ups.front(), dy, saved_low);
                                 const Tensor dlow = up.backward(dy, low_shape);

@@ -65,7 +65,26 @@ void GradientBuffer::begin(Grads& grads, const std::string& kind, Place place) {
   expected_ = ranks_ && place != Place::before_others && known != known_.end() ? &known->second : nullptr;
   missing_.assign(parts_.size(), 0);
   for (size_t i = 0; expected_ && i < parameters_.size(); ++i) missing_[part_of_[i]] += (*expected_)[i] > 0 ? 1 : 0;
-  if (ranks_) grads.watch([this, &grads](uint64_t id) { added(grads, id); });
+  if (!ranks_) return;
+  grads.watch([this, &grads](uint64_t id) { added(grads, id); });
+  if (expected_ && place == Place::alone)
+    grads.set_room([this](const std::vector<uint64_t>& ids) { return room_of(ids); });
+}
+
+// Their own windows, if those lie one after the other and nothing else will be added to them. Kernels write 16 bytes at
+// once.
+Tensor GradientBuffer::room_of(const std::vector<uint64_t>& ids) const {
+  constexpr int64_t kAligned = 16 / sizeof(float);
+  int64_t begin = -1, end = -1;
+  for (const uint64_t id : ids) {
+    const auto found = numbers_.find(id);
+    if (found == numbers_.end()) return {};
+    const size_t i = found->second;
+    if ((*expected_)[i] != 1 || (begin >= 0 && offsets_[i] != end)) return {};
+    if (begin < 0) begin = offsets_[i];
+    end = offsets_[i] + parameters_[i].value.numel();
+  }
+  return begin < 0 || begin % kAligned != 0 ? Tensor() : all_.window({end - begin}, {1}, begin);
 }
 
 void GradientBuffer::added(Grads& grads, uint64_t id) {
@@ -83,6 +102,7 @@ void GradientBuffer::added(Grads& grads, uint64_t id) {
 
 void GradientBuffer::end(Grads& grads) {
   grads.watch({});
+  grads.set_room({});
   if (order_.empty()) {
     arrange(last_added_);
     if (ranks_) ranks_->check_same("order of gradients", fmt::format("{}", fmt::join(order_, " ")));
@@ -100,10 +120,11 @@ void GradientBuffer::write(Grads& grads, size_t begin, size_t end) {
   for (size_t at = begin; at < end; ++at) {
     const size_t i = order_[at];
     kept.push_back(grads.take(parameters_[i].value.id()));
-    if (kept.back())
-      copies.push_back({window(i), kept.back()});
-    else if (place_ == Place::alone)
-      all_.backend().fill(window(i), 0);
+    const Tensor place = window(i);
+    if (kept.back() && kept.back().view().data != place.view().data)
+      copies.push_back({place, kept.back()});
+    else if (!kept.back() && place_ == Place::alone)
+      all_.backend().fill(place, 0);
   }
   all_.backend().copy_many(copies, /*add=*/place_ != Place::alone);
 }

@@ -40,6 +40,7 @@ class GradientBuffer {
 
   void arrange(const std::vector<int64_t>& last_added);
   void added(Grads& grads, uint64_t id);
+  Tensor room_of(const std::vector<uint64_t>& ids) const;
   void write(Grads& grads, size_t begin, size_t end);
   void sum_part(Grads& grads);
   Tensor window(size_t parameter) const;
