@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "wick/backend/cuda/runtime/check.h"
+#include "wick/backend/cuda/runtime/driver.h"
 #include "wick/backend/cuda/runtime/event.h"
 #include "wick/backend/cuda/runtime/links.h"
 
@@ -64,21 +65,8 @@ void load_kernels() {
     cuda_check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
 }
 
-// The driver's, by name: the library that holds it is not linked.
 decltype(&cuStreamBatchMemOp) memory_operations() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult status{};
-#if CUDART_VERSION >= 12050
-    cuda_check(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &status),
-               "finding cuStreamBatchMemOp");
-#else
-    cuda_check(cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &status),
-               "finding cuStreamBatchMemOp");
-#endif
-    check(function != nullptr, "CUDA: the driver has no cuStreamBatchMemOp; a newer driver helps");
-    return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(function);
-  }();
+  static const auto found = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   return found;
 }
 

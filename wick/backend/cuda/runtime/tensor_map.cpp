@@ -1,24 +1,13 @@
 #include "wick/backend/cuda/runtime/tensor_map.h"
 
+#include "wick/backend/cuda/runtime/driver.h"
+
 namespace wick {
 
 namespace {
 
-// The driver's, by name: the library that holds it is not linked.
 decltype(&cuTensorMapEncodeTiled) encoder() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult status{};
-#if CUDART_VERSION >= 12050
-    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &status),
-               "finding cuTensorMapEncodeTiled");
-#else
-    cuda_check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &status),
-               "finding cuTensorMapEncodeTiled");
-#endif
-    check(function != nullptr, "CUDA: the driver has no cuTensorMapEncodeTiled; a newer driver helps");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
+  static const auto found = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   return found;
 }
 
