@@ -13,14 +13,14 @@
 namespace wick {
 
 // Returns once all `count` members, threads of this process, have called it with one id, each with a device of its own
-// that is its thread's current one. Null for all where two of them have no peer access, or where NCCL_P2P_DISABLE=1
+// that is its thread's current one. All get null where two of them have no peer access, or where NCCL_P2P_DISABLE=1
 // says not to use it.
 std::unique_ptr<Collective> join_peers(const std::string& id, int device, cudaStream_t compute, int rank, int count);
 
-// Of the thread's own member, if there is one. A driver's call may hold a lock of the process while it waits for its
-// device, which waits for another one, whose thread waits for the lock: an allocation is also mapped for all peers. So
-// members meet before they launch what waits, and none makes any call until all have launched it.
-bool has_captured_waits();  // since the last call
-void meet_peers();          // all members; throws Error once they are told to stop
+// Both act on the calling thread's member, and do nothing in a thread without one. Members meet before and after they
+// launch a graph that waits for other devices. Otherwise a thread could call the driver in between and hold its lock
+// until its own device is idle, while that device waits for another one, whose thread waits for the lock.
+bool has_captured_waits();  // whether the member has captured any since the last call
+void meet_peers();          // returns once all members have called it; throws Error once they are told to stop
 
 }  // namespace wick
