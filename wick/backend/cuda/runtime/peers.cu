@@ -26,7 +26,7 @@ namespace {
 constexpr int kMostPeers = 64;
 // The most elements that are summed at once: a part of a LoRA's gradients.
 constexpr int64_t kPiece = int64_t{6} << 20;
-// Terms of a piece are added when so many more pieces are at hand, so that they have come by then.
+// The number of pieces by which additions lag behind the copies of their terms, so that these have come by then.
 constexpr int kLag = 2;
 // A member that begins piece i has seen all others begin piece i - kLag, and they had added piece i - 2 kLag by then.
 constexpr int kSlots = 2 * kLag;
@@ -78,10 +78,10 @@ int64_t share_of(int64_t count, int64_t parts) {
 
 }  // namespace
 
-// Lives until the last member has left, and with it the memory that others write to.
+// The memory that members write to. A group lives until its last member has left.
 class PeerGroup {
  public:
-  // What a device tells another one: it has begun a piece, of an even number or an odd one, or ended all.
+  // A signal of one device to another: that it has begun a piece of an even or of an odd number, or ended all pieces.
   enum Signal { even, odd, ended, kSignals };
 
   explicit PeerGroup(int count) : count_(count), members_(size_t(count)) {
@@ -226,13 +226,14 @@ namespace {
 class PeerCollective;
 thread_local PeerCollective* own_member = nullptr;  // of this thread
 
-// A piece of a sum is divided into a share for each member. Each member sends its terms of a share to that share's
-// member, which adds them and sends the sum to all, in the place of their terms. What moves them is copy engines.
-// Additions run where backward does, between its kernels; beside them they would take multiprocessors from kernels that
-// count on all. They come kLag pieces later, when the terms have come. One signal a piece says that its terms are
-// there, and the sums of the piece that was added before them.
+// A piece of a sum is divided into a share for each member. Each member copies its terms of a share to that share's
+// member, which adds them and copies the sum over all members' terms, so that each element travels twice. Copy
+// engines make the copies. Additions run where backward does, between its kernels: beside them, they took the
+// multiprocessors of kernels that count on all (docs/decisions/005). They come kLag pieces later, as the terms are
+// there by then. One signal a piece says that its terms are there, and the sums of the piece that was added before
+// them.
 //
-// A copy is made by the device that it comes from, and in a captured step that one may be waiting: so a device writes
+// A copy is made by the device that it comes from, and in a captured step that one may be waiting: so a device copies
 // to others, and fetches from the host alone.
 class PeerCollective final : public Collective {
  public:
@@ -265,7 +266,7 @@ class PeerCollective final : public Collective {
       begin_piece(std::move(piece));
     }
   }
-  // All are told when `x` may be overwritten.
+  // The first signal says that `x` may be overwritten, the second that it has been.
   void broadcast(View x, int from) override {
     assert(x.contiguous());
     settle();
@@ -355,7 +356,7 @@ class PeerCollective final : public Collective {
     is_behind_ = true;
   }
 
-  // What is pending is added and sent, and pieces are counted anew.
+  // Adds and sends the pending pieces; the next piece has number 0 again.
   void settle() {
     check_alive();
     if (std::exchange(begun_, 0) == 0) return;
@@ -368,7 +369,7 @@ class PeerCollective final : public Collective {
     fetch_sums();
   }
 
-  // Where all terms of its own share have come.
+  // The compute stream adds the terms of its own share once all have come.
   void add_oldest() {
     const Piece& piece = pending_.front();
     arrived_[slot_of(piece)].await(compute_);
@@ -393,7 +394,7 @@ class PeerCollective final : public Collective {
     if (group_->by_host()) return copy(group_->host_sum(rank_, slot_of(piece)), sums, bytes);
     for (const int to : others()) copy(piece.at(to, rank_), sums, bytes);
   }
-  // What lies on the host for this member, now that the others have told so.
+  // Fetches what lies on the host for this member, as the others have told.
   void fetch(const Piece& piece) {
     if (group_->by_host())
       for (const int from : others())
@@ -475,10 +476,10 @@ class PeerCollective final : public Collective {
   std::shared_ptr<PeerGroup> group_;
   cudaStream_t compute_, side_ = nullptr;
   int rank_;
-  std::deque<Piece> pending_;                // whose terms have been sent, and which are not added yet
-  std::vector<Piece> sent_;                  // whose sums have been, since the last signal
+  std::deque<Piece> pending_;                // pieces whose terms have been sent and not yet added
+  std::vector<Piece> sent_;                  // pieces whose sums have been sent since the last signal
   int begun_ = 0;                            // pieces, since all were settled
-  bool is_behind_ = false;                   // the side stream has work that the other one has not waited for
+  bool is_behind_ = false;                   // the compute stream has yet to wait for the side stream
   Event forked_, joined_, arrived_[kSlots];  // of slots: the terms are there
   bool has_captured_waits_ = false;
   std::mutex mutex_;

@@ -18,13 +18,13 @@ struct PeerMember {
 };
 
 // Returns once all members, threads of this process, have called it with one id, each with a device of its own that is
-// its thread's current one. Through the host's memory too where two of them have no access to each other's.
+// its thread's current one. The sums go through the host's memory also where two of them have no peer access.
 std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute);
 
-// Of the thread's own member, if there is one. A driver's call may hold a lock of the process while it waits for its
-// device, which waits for another one, whose thread waits for the lock: an allocation is also mapped for all peers. So
-// members meet before they launch what waits, and none makes any call until all have launched it.
-bool has_captured_waits();  // since the last call
-void meet_peers();          // all members; throws Error once they are told to stop
+// Both act on the calling thread's member, and do nothing in a thread without one. Members meet before and after they
+// launch a graph that waits for other devices. Otherwise a thread could call the driver in between and hold its lock
+// until its own device is idle, while that device waits for another one, whose thread waits for the lock.
+bool has_captured_waits();  // whether the member has captured any since the last call
+void meet_peers();          // returns once all members have called it; throws Error once they are told to stop
 
 }  // namespace wick
