@@ -64,14 +64,14 @@ HostLimit asked_host(const TrainConfig& config, const Devices& devices) {
 }
 
 template <class Plan>
-void print_host(const Plan& plan, size_t devices = 1) {
+void print_streamed(const Plan& plan, size_t devices = 1) {
   const auto print = [&](size_t bytes, size_t own, const std::string& what) {
     if (bytes == 0) return;
     const std::string each = own == 0 ? "once for all devices" : readable_bytes(own) + " of them for each device";
     print_row("on the host", bytes, what + (devices == 1 ? "" : "; " + each));
   };
   print(
-      plan.host_of(devices), plan.host_own,
+      plan.host + (devices - 1) * plan.host_own, plan.host_own,
       plan.staged > 0 ? "page-locked, through which streamed weights come" : "weights that are streamed, page-locked");
   print(plan.staged, 0, "weights that are streamed, in ordinary memory, more slowly");
 }
@@ -110,7 +110,13 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   if (plan.collectives > 0)
     print_row("collectives", plan.collectives, "buffers through which the devices sum gradients");
   print_total(plan.total(), plan.device, devices);
-  print_host(plan, devices.size());
+  print_streamed(plan, devices.size());
+  if (plan.host_sums > 0)
+    print_row("on the host", devices.size() * plan.host_sums,
+              fmt::format("page-locked, through which gradients are summed; {} of them for each device",
+                          readable_bytes(plan.host_sums)));
+  if (plan.saving > 0)
+    print_row("on the host", plan.saving, "of rank 0 while it saves: optimizer states that other devices keep");
   if (devices.size() > 1) fmt::print("{}\n", step_in_words(config, size.height == 1));
 }
 
@@ -134,7 +140,7 @@ void print_text_plan(const InferencePlan& plan, DType dtype, int64_t context, co
   print_row("activations", plan.activations, "while a prompt is read");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, {device});
-  print_host(plan);
+  print_streamed(plan);
 }
 
 InferencePlan picture_plan(const TrainConfig& config, const Checkpoint& model, Size size, const DeviceKind& kind,
@@ -162,7 +168,7 @@ void print_picture_plan(const InferencePlan& plan, const TrainConfig& config, Si
     print_row("gaps", plan.taken - all, "between tensors");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, {device});
-  print_host(plan);
+  print_streamed(plan);
 }
 
 nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
@@ -285,17 +291,18 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
                                                {"bytes", bytes_in(plan)},
                                                {"host_bytes", locked_by(plan, host)},
                                                {"staged_bytes", plan.staged},
+                                               {"saving_bytes", plan.saving},
                                                {"step", to_json(plan.cost)},
                                                {is_text ? "writing" : "drawing", to_json(use)}})
                            .dump(2));
-    return check_locked(locked_by(plan, host), host);
+    return check_host(plan, host);
   }
   if (is_text) print_text_plan(use, dtype, context, device);
   print_plan(plan, config, is_text ? dtype_in_words(dtype) : precision(config), devices);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
   if (!is_text) print_picture_plan(use, config, plan.bucket, device);
-  check_locked(locked_by(plan, host), host);
+  check_host(plan, host);
 }
 
 }  // namespace

@@ -109,6 +109,7 @@ TEST(Devices, SeveralArePlanned) {
       planned("--gpus 2 --bf16 --stream-blocks all --gradient-checkpointing --checkpoints-on-host");
   EXPECT_NE(both.find(" of them for each device\n"), std::string::npos) << both;
   EXPECT_NE(planned("--gpus 2 --memory 12GiB").find("12.0 GiB, on each of cuda:0, cuda:1: "), std::string::npos);
+  EXPECT_NE(planned("--gpus 2 --train full").find("of rank 0 while it saves"), std::string::npos);
   const std::string text = run_wick("plan --model tiny-llm --gpus 3", kNoGpu).out;
   EXPECT_NE(text.find("\n3 devices x 1 x accumulate 1 = 3 rows a step\n"), std::string::npos) << text;
 }

@@ -136,7 +136,7 @@ TEST(Plan, OneOfSeveralRanks) {
   EXPECT_EQ(optimizer(4, 2), several);
   EXPECT_EQ(optimizer(4, 1), several);
 }
-// Collectives take memory of a device, and none of the host's.
+// Collectives take memory of a device, and the host's where light sums go through it.
 TEST(Plan, CollectivesOfSeveralDevices) {
   TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .accumulate = 2, .resolution = {128}};
   for (const char* device : {"cuda", "cpu"}) {
@@ -150,8 +150,11 @@ TEST(Plan, CollectivesOfSeveralDevices) {
     EXPECT_EQ(four.collectives > 0, kind.is_device);
     EXPECT_EQ(four.total(), alone.total() + four.collectives);
     config.gpus = "4";
-    EXPECT_EQ(plan_memory(config, kModel, kind).collectives, kind.sums_of_threads);
+    const MemoryPlan threads = plan_memory(config, kModel, kind);
+    EXPECT_EQ(threads.collectives, kind.sums_of_threads);
     EXPECT_EQ(kind.sums_of_threads > 0, kind.is_device);
+    EXPECT_EQ(threads.host_sums, threads.are_sums_light(4) ? kind.sums_of_threads : 0);
+    EXPECT_EQ(threads.host_of(4), 4 * threads.host_sums);
     config.gpus.clear();
   }
 }
@@ -327,7 +330,8 @@ TEST(Plan, ATextEncoderToo) {
   expect_planned({.targets = {"text_encoder.*q_proj", "unet.*attn1.to_q"}, .rank = 4, .alpha = 4, .batch_size = 2});
 }
 TEST(Plan, TheWholeUNet) { expect_planned({.train = TrainMode::full, .batch_size = 2}); }
-// Each of four ranks keeps a quarter of the moments; a state file has them all.
+// Each of four ranks keeps a quarter of the moments; a state file has them all, and to save it rank 0 fetches the
+// others'.
 TEST(Plan, ShardsOfTheWholeUNet) {
   const auto plan = [](int64_t ranks, OptimizerKind kind) {
     TrainConfig config{.model = kModel, .train = TrainMode::full, .accumulate = ranks > 1 ? 1 : 2, .optimizer = kind};
@@ -340,7 +344,22 @@ TEST(Plan, ShardsOfTheWholeUNet) {
   const double moments = 8 * double(alone.trained), saved = double(alone.optimizer) - double(sharded.optimizer);
   EXPECT_NEAR(saved / moments, 0.75, 0.05);
   EXPECT_EQ(alone.state, sharded.state);
-  EXPECT_EQ(plan(1, OptimizerKind::prodigy).optimizer, plan(4, OptimizerKind::prodigy).optimizer);
+  EXPECT_NEAR(double(sharded.saving) / moments, 0.75, 0.05);
+  EXPECT_EQ(alone.saving, 0u);
+  const MemoryPlan prodigy = plan(4, OptimizerKind::prodigy);
+  EXPECT_EQ(plan(1, OptimizerKind::prodigy).optimizer, prodigy.optimizer);
+  EXPECT_EQ(prodigy.saving, 0u) << "each has all states";
+
+  const size_t saving = sharded.saving;
+  EXPECT_NO_THROW(check_host(sharded, {}));
+  EXPECT_NO_THROW(check_host(sharded, HostLimit{0, saving}));
+  try {
+    check_host(sharded, HostLimit{0, saving - 1});
+    FAIL() << "it does not fit";
+  } catch (const Error& e) {
+    for (const char* word : {"rank 0", "--optimizer adamw8bit", "--host-memory"})
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+  }
 }
 TEST(Plan, TheVae) { expect_planned({.train = TrainMode::vae, .batch_size = 2}); }
 

@@ -42,7 +42,7 @@ std::optional<HostLimit> host_limit(const std::string& host_memory) {
 
 void check_locked(size_t bytes, const std::optional<HostLimit>& limit) {
   check(!limit || bytes <= limit->locked,
-        "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller --quantize "
+        "this run would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller --quantize "
         "need less, --host-memory allows more",
         readable_bytes(bytes), readable_bytes(limit ? limit->locked : 0));
 }

@@ -98,7 +98,11 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
   Shard shard = shard_of(config, 0);
   shard.rank = largest_owner(task->parameters(), shard.count);
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config), shard);
-  for (const Optimizer::State& s : optimizer.states()) plan.state += size_t(bytes_of(s.dtype, s.shape));
+  for (const Optimizer::State& s : optimizer.states()) {
+    const auto bytes = size_t(bytes_of(s.dtype, s.shape));
+    plan.state += bytes;
+    if (s.owner != 0) plan.saving += bytes;
+  }
   TrainStep step(*task, optimizer, order_to_count(config), /*graph=*/false);
   memory.reset_peak();
   TrainRng rng(0);
@@ -117,6 +121,8 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
   }
   plan.taken = memory.most_taken();
   if (config.ranks > 1) plan.collectives = config.gpus.empty() ? device.nccl : device.sums_of_threads;
+  if (config.ranks > 1 && !config.gpus.empty() && plan.are_sums_light(int(config.ranks)))
+    plan.host_sums = device.sums_of_threads;
   if (device.is_device) {
     plan.host = memory.host_side().peak();
     plan.host_own = memory.host_side().most_beside_weights();
@@ -183,6 +189,16 @@ std::string savings(const TrainConfig& config, const Checkpoint& model, const Me
   if (!text.empty()) return text;
   return fmt::format("a lower {} would need less",
                      kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
+}
+
+void check_host(const MemoryPlan& plan, const std::optional<HostLimit>& host) {
+  check_locked(locked_by(plan, host), host);
+  if (!host || plan.saving == 0) return;
+  const size_t beside = locked_by(plan, host) + plan.staged;
+  check(plan.saving + beside <= host->all,
+        "to save the optimizer states of all devices, rank 0 would take {} of the host's memory, where {} may be "
+        "taken; --optimizer adamw8bit has smaller states, --host-memory allows more",
+        readable_bytes(plan.saving + beside), readable_bytes(host->all));
 }
 
 void check_fits(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, std::string_view device,

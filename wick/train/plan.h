@@ -37,11 +37,15 @@ struct MemoryPlan {                // bytes
   size_t host_own = 0;  // of these, what each device of a process needs for itself: all but the streamed weights
   size_t staged = 0;  // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
   size_t collectives = 0;  // taken past the device's Memory where several ranks share a step
+  size_t host_sums = 0;    // page-locked for each device: gradients that are summed through the host
+  size_t saving = 0;       // of rank 0 on its host, in ordinary memory, while it saves: states that other ranks keep
   StepCost cost = {};      // of a step
   size_t blocks = 0;       // that the model has, to be recomputed or not
 
   double seconds() const { return cost.seconds; }
-  size_t host_of(size_t devices) const { return host + (devices - 1) * host_own; }  // of one process
+  size_t host_of(size_t devices) const {  // page-locked by one process
+    return host + (devices - 1) * host_own + devices * host_sums;
+  }
   size_t step() const { return weights + adapter + optimizer + activations; }
   size_t gaps() const { return taken - std::min(taken, std::max({step(), encoding, previews})); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.
@@ -73,6 +77,9 @@ struct Alternative {
 std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
 // "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors; or that nothing would.
 std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
+
+// Throws Error where the plan locks more of the host's memory than may be, or where rank 0 takes more while it saves.
+void check_host(const MemoryPlan& plan, const std::optional<HostLimit>& host);
 
 // Throws Error where `available` bytes are too few for the plan. `device` is its name: "cuda:0".
 void check_fits(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, std::string_view device,

@@ -117,7 +117,7 @@ class Run {
     plan_ = plan_memory(planned(), model_, kind_, job_->largest(), nullptr, memory_.host);
     free_ = free_memory(backend_.name());
     if (free_) check_fits(planned(), model_, *plan_, backend_.name(), *free_);
-    check_locked(locked_by(*plan_, memory_.host), memory_.host);
+    check_host(*plan_, memory_.host);
     if (plan_->staged > 0) progress_.say(staging_in_words(plan_->staged));
     if (is_first()) check_disk();
   }
