@@ -73,6 +73,8 @@ list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cpp ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cu)
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/wick/backend/cuda/linear/k_blocks.cu APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
+# It takes a minute with -O1; the presets for development do without.
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/wick/backend/cuda/runtime/cudnn.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:None>:-O0>)
 # Compiled once, for the module (or the programs) and for test_cuda, which plans without a device.
 add_library(wick_cuda_objects OBJECT ${sources})
 set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)

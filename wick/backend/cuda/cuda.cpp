@@ -7,6 +7,7 @@
 #include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
+#include "wick/backend/cuda/runtime/pool.h"
 
 namespace wick {
 
@@ -52,6 +53,7 @@ Library& opened(std::unique_ptr<Library>& library, bool tf32, const Args&... arg
 
 }  // namespace
 
+Memory& CudaBackend::memory() { return *pool_; }
 Cublas& CudaBackend::cublas() { return opened(cublas_, tf32_, stream_, capability_); }
 Cudnn& CudaBackend::cudnn() { return opened(cudnn_, tf32_, stream_); }
 

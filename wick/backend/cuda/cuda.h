@@ -14,13 +14,13 @@
 #include "wick/backend/composed.h"
 #include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/runtime/check.h"
-#include "wick/backend/cuda/runtime/pool.h"
 #include "wick/backend/decoded_weights.h"
 
 namespace wick {
 
 class Cublas;  // cublaslt.h
 class Cudnn;   // cudnn.h
+class Pool;    // pool.h, whose headers take longer to compile than most kernels
 
 // 90 for 9.0, or what WICK_CUDA_CAPABILITY lowers it to, so that the ways of older devices run.
 int capability_of(const cudaDeviceProp& properties);
@@ -31,7 +31,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   ~CudaBackend() override;
 
   std::string_view name() const override { return name_; }
-  Memory& memory() override { return *pool_; }
+  Memory& memory() override;
 
   cudaStream_t stream() const { return stream_; }
   bool multiplies_fp8() const override;
