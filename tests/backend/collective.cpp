@@ -68,8 +68,8 @@ class Devices : public testing::Test {
   }
 };
 
-// Of threads: by copy engines, straight where the devices reach each other's memory, or through the host's. Of
-// processes: by NCCL.
+// Threads sum by copy engines, straight where the devices reach each other's memory, or through the host's. Processes
+// sum by NCCL.
 class Collectives : public Devices, public testing::WithParamInterface<CollectiveUse> {
  protected:
   void on_members(const std::function<void(Backend&, Collective&, int)>& f) { on_members_of(GetParam(), f); }

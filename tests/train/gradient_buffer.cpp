@@ -1,4 +1,4 @@
-// Where a LoRA's gradients are written: into the buffer at once, from the second batch of a kind on.
+// The buffer gets a LoRA's gradients without a copy from the second batch of a kind on.
 #include "wick/train/gradient_buffer.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST(GradientBuffer, GivesALorasGradientsTheirPlaces) {
   }
 }
 
-// Of a parameter that is used twice the second addend would overwrite the first.
+// The second addend of a parameter that is used twice would overwrite the first.
 TEST(GradientBuffer, GivesNoPlaceForOneOfSeveralAddends) {
   Ranks alone;
   RankWatch watch(alone);

@@ -68,7 +68,7 @@ class Grads {
   Tensor take(uint64_t id);  // the same, and forgets it
   // Tells `watcher` of every addend, behind its adding, by the identity of the tensor whose gradient it is a part of.
   void watch(std::function<void(uint64_t id)> watcher) { watcher_ = std::move(watcher); }
-  // Where gradients are best written: the elements of those of `ids`, one after the other, as [count]. Empty where any
+  // The place where the gradients of `ids` are best written, one after the other, as [count]. It is empty where any
   // tensor will do; what is written there has still to be added.
   using LeafRoom = std::function<Tensor(const std::vector<uint64_t>& ids)>;
   void set_room(LeafRoom room) { room_ = std::move(room); }

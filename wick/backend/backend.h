@@ -276,8 +276,8 @@ class Replay {
   virtual void run() = 0;
 };
 
-// What a collective is for. `are_threads`: all members are of this process. `are_light`: through the host's memory, its
-// sums would take a small part of a step.
+// The use of a collective. `are_threads`: all members are of this process. `are_light`: its sums would take a small
+// part of a step through the host's memory too.
 struct CollectiveUse {
   bool are_threads = false, are_light = false;
 };

@@ -14,8 +14,9 @@
 namespace wick {
 namespace {
 
-// Of a part: large enough that a sum takes longer than its launch, and small enough that most of a LoRA's gradients are
-// summed while backward still runs. The last ones shrink, since nothing runs beside them: half of what is left.
+// The size of a part: large enough that a sum takes longer than its launch, and small enough that most of a LoRA's
+// gradients are summed while backward still runs. The last parts shrink, since nothing runs beside them: half of what
+// is left.
 constexpr int64_t kMostElements = int64_t{4} << 20, kFewestElements = int64_t{1} << 17;
 int64_t part_size(int64_t left) { return std::clamp(left / 2, kFewestElements, kMostElements); }
 

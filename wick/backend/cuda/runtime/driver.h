@@ -9,7 +9,7 @@
 
 namespace wick {
 
-// Of type `F`, as CUDA 12.0 declares it. Throws Error where the driver lacks it.
+// The function of that name and of type `F`, as CUDA 12.0 declares it. Throws Error where the driver lacks it.
 template <class F>
 F driver_function(const char* name) {
   void* function = nullptr;

@@ -110,8 +110,8 @@ class PeerGroup {
     return group;
   }
 
-  // By the host's memory if one of the members asks for it, or has no access to another one's. Returns once all have
-  // called it.
+  // The sums go through the host's memory if a member asks for it or has no access to another one's. Returns once all
+  // have called it.
   void join(const PeerMember& own) {
     Member& member = members_[size_t(own.rank)];
     member.device = own.device;
