@@ -77,7 +77,7 @@ set_property(SOURCE ${PROJECT_SOURCE_DIR}/wick/backend/cuda/linear/k_blocks.cu A
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/wick/backend/cuda/runtime/cudnn.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:None>:-O0>)
 # Compiled once, for the module (or the programs) and for test_cuda, which plans without a device.
 add_library(wick_cuda_objects OBJECT ${sources})
-set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # see CMakeLists.txt
 if(WICK_CUDA STREQUAL STATIC)
   add_library(wick_cuda STATIC)
   target_compile_definitions(wick_backend PRIVATE WICK_CUDA_STATIC)

@@ -15,7 +15,7 @@ function(wick_room name)
 endfunction()
 
 # Most of the time of a small file goes into the standard library's headers, and some others. Rooms have them precompiled in
-# sanitized builds alone: else ccache shares their objects with builds elsewhere, and they show that no #include is missing.
+# sanitized builds alone: else ccache shares their objects with builds elsewhere.
 #   wick_precompile(TARGET [HEADER...])
 function(wick_precompile target)
   target_precompile_headers(${target} PRIVATE ${ARGN} <algorithm> <filesystem> <functional> <map> <memory> <optional>

@@ -25,7 +25,7 @@ constexpr Command kCommands[] = {
     {"/exit", "/quit", ChatAction::exit, "", "End the chat, as Ctrl-D does"},
 };
 
-const Command& command_called(const std::string& name) {
+const Command& chat_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
     if (name == command.name || name == command.also) return command;
@@ -42,7 +42,7 @@ ChatLine parse_chat_line(const std::string& line) {
   if (line.starts_with("//") || line.starts_with(" /")) return {ChatAction::say, line.substr(1)};
   if (!line.starts_with('/')) return {ChatAction::say, line};
   const size_t end = std::min(line.find(' '), line.size());
-  const Command& command = command_called(line.substr(0, end));
+  const Command& command = chat_command(line.substr(0, end));
   const size_t begin = line.find_first_not_of(' ', end);
   std::string argument = begin == line.npos ? "" : line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
   const bool wants_one = *command.argument != '\0';

@@ -8,8 +8,6 @@ namespace {
 
 using namespace probe;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 double value(Unary op, double x) {
   switch (op) {
     case Unary::silu:

@@ -10,7 +10,6 @@ namespace {
 
 using namespace probe;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 double gelu(double x) { return x * normal_cdf(x); }
 double gelu_slope(double x) { return normal_cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }

@@ -20,8 +20,6 @@ struct NormProblem {
   bool silu;
 };
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 NormReference reference(const NormProblem& p, const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& b_tensor,
                         const Tensor& dy_tensor) {
   const std::vector<double> x = doubles(x_tensor), w = doubles(w_tensor), b = doubles(b_tensor),

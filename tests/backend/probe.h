@@ -34,6 +34,8 @@ inline Backend& backend() {
   return tested;
 }
 
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
 inline bool on_cpu() { return test::memory().on_host(); }
 
 // The dtype of activations: f32, or the one in WICK_TEST_DTYPE (bf16, f16), on devices with others.

@@ -21,9 +21,9 @@ bool has_such_codes(DType stored, DType wanted) {
   }
 }
 
-class Rows {
+class CodeRows {
  public:
-  Rows(const StoredCodes& from, DType dtype)
+  CodeRows(const StoredCodes& from, DType dtype)
       : from_(from), format_(row_format(dtype)), cols_(from.shape[1]), layout_(row_layout(dtype, cols_)) {}
 
   void read(void* host, size_t at, size_t bytes) const {
@@ -93,7 +93,7 @@ Memory::Source as_rows(const StoredCodes& codes, DType dtype) {
   const int64_t cols = codes.shape[1], run = row_format(dtype).run == 0 ? cols : row_format(dtype).run;
   if (cols % run != 0 || codes.run % run != 0) return {};
   if (dtype == DType::nf4_double && codes.run != kNf4Run) return {};
-  return [rows = Rows(codes, dtype)](void* host, size_t at, size_t bytes) { rows.read(host, at, bytes); };
+  return [rows = CodeRows(codes, dtype)](void* host, size_t at, size_t bytes) { rows.read(host, at, bytes); };
 }
 
 }  // namespace wick

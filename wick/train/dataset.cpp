@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxRepeats = 1000;
 constexpr std::array kReadable = {".jpg", ".jpeg", ".png", ".webp"};
 // Formats that Wick cannot read are reported, not skipped.
 constexpr std::array kUnreadable = {".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jxl", ".ppm", ".tga", ".exr"};

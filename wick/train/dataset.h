@@ -29,6 +29,8 @@ struct Augmentation {
   bool is_endless() const { return color || random_crop; }  // no cache holds them all
 };
 
+constexpr int64_t kMaxRepeats = 1000;  // of a picture in an epoch
+
 // Pictures that share their settings: kohya's [[datasets.subsets]].
 struct PictureSubset {
   std::filesystem::path folder;

@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxRepeats = 1000;
-
 // What is set for a table, and for those within it: settings of the run that a data set may have of its own, and keys
 // that only data sets have.
 struct Section {
@@ -237,7 +235,7 @@ class Reader {
   toml::table table_;
 };
 
-fs::path beside(const fs::path& file, const std::string& folder) {
+fs::path folder_beside(const fs::path& file, const std::string& folder) {
   const fs::path path = (file.parent_path() / folder).lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
@@ -261,7 +259,7 @@ Resolutions resolutions_of(const Section& dataset, const LatentSpace& space) {
 }
 
 PictureSubset subset_of(const Section& section, const fs::path& file) {
-  const fs::path folder = beside(file, section.image_dir);
+  const fs::path folder = folder_beside(file, section.image_dir);
   PictureSubset subset{.folder = folder,
                        .source = fmt::format("{}: image_dir {}", file.string(), folder.string()),
                        .name = fs::path(section.image_dir).lexically_normal().generic_string(),
@@ -271,7 +269,7 @@ PictureSubset subset_of(const Section& section, const fs::path& file) {
                        .is_reg = section.is_reg,
                        .loss_weight = section.loss_weight};
   apply(section.settings, subset);
-  if (!section.masks.empty()) subset.masks = beside(file, section.masks);
+  if (!section.masks.empty()) subset.masks = folder_beside(file, section.masks);
   return subset;
 }
 
@@ -306,7 +304,7 @@ std::vector<fs::path> dataset_folders(const fs::path& file) {
   Reader(file).read({}, [&](const std::string&, const Section&, const std::vector<Section>& subsets) {
     for (const Section& subset : subsets)
       for (const std::string* folder : {&subset.image_dir, &subset.masks})
-        if (!folder->empty()) folders.push_back(beside(file, *folder));
+        if (!folder->empty()) folders.push_back(folder_beside(file, *folder));
   });
   return folders;
 }
