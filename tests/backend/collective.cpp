@@ -52,7 +52,7 @@ void on_all(const std::function<void(Backend&, int)>& f) {
 void on_members_of(CollectiveUse use, const std::function<void(Backend&, Collective&, int)>& f) {
   const std::string id = open_device(0).collective_id(use);
   on_all([&](Backend& backend, int rank) {
-    const auto collective = backend.join_collective(id, rank, device_count());
+    const auto collective = backend.join_collective(id, rank, device_count(), [] {});
     f(backend, *collective, rank);
   });
 }
@@ -136,7 +136,7 @@ TEST(Collective, OthersHaveNone) {
   CountingBackend counting(device_kind("cuda"));
   for (Backend* const backend : {&cpu_backend(), static_cast<Backend*>(&counting)}) {
     for (const CollectiveUse& use : kUses) EXPECT_EQ(backend->collective_id(use), "");
-    EXPECT_EQ(backend->join_collective("", 0, 1), nullptr);
+    EXPECT_EQ(backend->join_collective("", 0, 1, [] {}), nullptr);
   }
 }
 

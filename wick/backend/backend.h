@@ -407,8 +407,9 @@ class Backend {
   // collectives, and an Error where it lacks a library for them.
   virtual std::string collective_id(CollectiveUse) { return {}; }
   // Returns once all `count` members have called it, each with a rank of its own below `count`; null where a backend
-  // has no collectives.
-  virtual std::unique_ptr<Collective> join_collective(const std::string& /*id*/, int /*rank*/, int /*count*/) {
+  // has no collectives. Until then `check_others` is called now and then, and its throwing ends the wait.
+  virtual std::unique_ptr<Collective> join_collective(const std::string& /*id*/, int /*rank*/, int /*count*/,
+                                                      const std::function<void()>& /*check_others*/) {
     return nullptr;
   }
 

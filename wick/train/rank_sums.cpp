@@ -1,17 +1,43 @@
 #include "wick/train/rank_sums.h"
 
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace wick {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kTimeToLearn{1};
+
+// A collective fails too where another rank is gone. That rank's connection tells of it, and of which it was, but
+// perhaps a little later.
+template <class Call>
+void with_cause(const Ranks& ranks, const Call& call) try {
+  call();
+} catch (const RankError&) {
+  throw;
+} catch (const Error&) {
+  for (const auto end = steady_clock::now() + kTimeToLearn; steady_clock::now() < end;) {
+    ranks.check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  throw;
+}
+
+}  // namespace
 
 RankSums::RankSums(Ranks& ranks, RankWatch& watch, Backend& backend, bool are_light) : ranks_(ranks), watch_(watch) {
   if (ranks.count() == 1) return;
   const CollectiveUse use{.are_threads = ranks.are_threads(), .are_light = are_light};
   const std::string id = ranks.exchange(ranks.is_first() ? backend.collective_id(use) : "").front();
-  if (!id.empty()) collective_ = backend.join_collective(id, ranks.rank(), ranks.count());
+  if (!id.empty())
+    with_cause(ranks,
+               [&] { collective_ = backend.join_collective(id, ranks.rank(), ranks.count(), [&] { ranks.check(); }); });
   check(collective_ || backend.memory().on_host(), "{}: this device has no collectives", backend.name());
   if (collective_) watch_.set_abort([this] { collective_->abort(); });
 }
@@ -25,7 +51,7 @@ void RankSums::add(const Tensor& x) {
   check(x.dtype() == DType::f32 && x.contiguous(), "RankSums: expected contiguous f32, found {} {}", name_of(x.dtype()),
         x.shape());
   if (collective_)
-    collective_->sum(x);
+    with_cause(ranks_, [&] { collective_->sum(x); });
   else
     ranks_.sum(x.detached().data<float>(), size_t(x.numel()));
 }
@@ -39,7 +65,7 @@ void RankSums::all_gather(const Tensor& x, const std::vector<int64_t>& counts) {
   }
   if (collective_) {
     for (size_t rank = 0; rank < parts.size(); ++rank)
-      if (counts[rank] > 0) collective_->broadcast(parts[rank], int(rank));
+      if (counts[rank] > 0) with_cause(ranks_, [&] { collective_->broadcast(parts[rank], int(rank)); });
     return;
   }
   const auto bytes = [&](size_t rank) { return size_t(counts[rank]) * sizeof(float); };
@@ -60,7 +86,7 @@ void RankSums::check_same(const char* what, const std::string& text) {
 }
 
 void RankSums::join() {
-  if (collective_) collective_->join();
+  if (collective_) with_cause(ranks_, [&] { collective_->join(); });
 }
 
 }  // namespace wick

@@ -127,7 +127,8 @@ class CudaBackend final : public ComposedBackend, public Gpu {
 
   // several devices: by copy engines or NCCL
   std::string collective_id(CollectiveUse use) override;
-  std::unique_ptr<Collective> join_collective(const std::string& id, int rank, int count) override;
+  std::unique_ptr<Collective> join_collective(const std::string& id, int rank, int count,
+                                              const std::function<void()>& check_others) override;
 
  private:
   int device_;

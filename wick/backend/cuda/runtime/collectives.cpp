@@ -18,11 +18,12 @@ std::string CudaBackend::collective_id(CollectiveUse use) {
   return fmt::format("{}{}", use.are_light ? kByHost : kOfThreads, count++);
 }
 
-std::unique_ptr<Collective> CudaBackend::join_collective(const std::string& id, int rank, int count) {
+std::unique_ptr<Collective> CudaBackend::join_collective(const std::string& id, int rank, int count,
+                                                         const std::function<void()>& check_others) {
   cuda_check(cudaSetDevice(device_), "cudaSetDevice");
   const bool by_host = id.starts_with(kByHost);
-  if (!by_host && !id.starts_with(kOfThreads)) return join_nccl(id, stream_, rank, count);
-  return join_peers(id, {device_, rank, count, by_host}, stream_);
+  if (!by_host && !id.starts_with(kOfThreads)) return join_nccl(id, stream_, rank, count, check_others);
+  return join_peers(id, {device_, rank, count, by_host}, stream_, check_others);
 }
 
 }  // namespace wick

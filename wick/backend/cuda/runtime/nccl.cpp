@@ -98,11 +98,13 @@ class SideStream {
 // connect, and abort() would free what that call uses. So each call returns at once, and its end is polled for.
 class NcclCollective final : public Collective {
  public:
-  NcclCollective(cudaStream_t compute, const UniqueId& id, int rank, int count) : compute_(compute) {
+  NcclCollective(cudaStream_t compute, const UniqueId& id, int rank, int count,
+                 const std::function<void()>& check_others)
+      : compute_(compute) {
     std::unique_lock lock(mutex_);
     const Config config;
     try {
-      settle(lock, nccl().init(&comm_, count, id, rank, &config), "joining");
+      settle(lock, nccl().init(&comm_, count, id, rank, &config), "joining", check_others);
     } catch (...) {
       if (comm_) nccl().abort(comm_);
       throw;
@@ -170,10 +172,12 @@ class NcclCollective final : public Collective {
   }
 
   // Waits until a call has enqueued its work, and opens the lock meanwhile.
-  void settle(std::unique_lock<std::mutex>& lock, Result result, const char* what) {
+  void settle(std::unique_lock<std::mutex>& lock, Result result, const char* what,
+              const std::function<void()>& check_others = {}) {
     while (result == kInProgress) {
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(10));
+      if (check_others) check_others();
       lock.lock();
       check_alive();
       nccl_check(nccl().state(comm_, &result), what);
@@ -209,11 +213,12 @@ std::string nccl_id() {
   return {id.bytes, sizeof id.bytes};
 }
 
-std::unique_ptr<Collective> join_nccl(const std::string& id, cudaStream_t compute, int rank, int count) {
+std::unique_ptr<Collective> join_nccl(const std::string& id, cudaStream_t compute, int rank, int count,
+                                      const std::function<void()>& check_others) {
   UniqueId unique;
   check(id.size() == sizeof unique.bytes, "NCCL: an id of {} bytes; expected {}", id.size(), sizeof unique.bytes);
   std::memcpy(unique.bytes, id.data(), id.size());
-  return std::make_unique<NcclCollective>(compute, unique, rank, count);
+  return std::make_unique<NcclCollective>(compute, unique, rank, count, check_others);
 }
 
 }  // namespace wick

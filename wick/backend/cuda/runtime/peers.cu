@@ -111,13 +111,19 @@ class PeerGroup {
   }
 
   // The sums go through the host's memory if a member asks for it or has no access to another one's. Returns once all
-  // have called it.
-  void join(const PeerMember& own) {
+  // have called it, or throws what `check_others` throws.
+  void join(const PeerMember& own, const std::function<void()>& check_others) {
+    const auto wait_for_others = [&] {
+      wait_for_all([&] {
+        check_others();
+        return false;
+      });
+    };
     Member& member = members_[size_t(own.rank)];
     member.device = own.device;
-    wait_for_all();
+    wait_for_others();
     if (own.by_host || !reaches_all(own.device)) by_host_ = true;
-    wait_for_all();
+    wait_for_others();
     std::exception_ptr error;
     try {
       take_rooms(member);
@@ -125,7 +131,7 @@ class PeerGroup {
       error = std::current_exception();
       one_failed_ = true;
     }
-    wait_for_all();
+    wait_for_others();
     if (error) std::rethrow_exception(error);
     check(!one_failed_, "another device could not join the sums");
   }
@@ -206,10 +212,6 @@ class PeerGroup {
       if (status != cudaErrorPeerAccessAlreadyEnabled) cuda_check(status, "cudaDeviceEnablePeerAccess");
       cudaGetLastError();
     }
-  }
-
-  void wait_for_all() {
-    wait_for_all([] { return false; });
   }
 
   const int count_;
@@ -494,10 +496,11 @@ void meet_peers() {
   if (own_member) own_member->meet();
 }
 
-std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute) {
+std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute,
+                                       const std::function<void()>& check_others) {
   check(own.count <= kMostPeers, "{} devices of one process; at most {} can sum", own.count, kMostPeers);
   std::shared_ptr<PeerGroup> group = PeerGroup::of(id, own.count);
-  group->join(own);
+  group->join(own, check_others);
   return std::make_unique<PeerCollective>(std::move(group), compute, own.rank);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,7 +20,9 @@ struct PeerMember {
 
 // Returns once all members, threads of this process, have called it with one id, each with a device of its own that is
 // its thread's current one. The sums go through the host's memory also where two of them have no peer access.
-std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute);
+// What `check_others` throws ends the wait.
+std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute,
+                                       const std::function<void()>& check_others);
 
 // Both act on the calling thread's member, and do nothing in a thread without one. Members meet before and after they
 // launch a graph that waits for other devices. Otherwise a thread could call the driver in between and hold its lock
