@@ -63,8 +63,10 @@ void doctor() {
   print_row("driver", cuda.driver.empty() ? "none" : cuda.driver);
   for (const std::string& library : cuda.libraries) print_row("library", library);
   for (const DeviceReport& d : cuda.devices) {
-    print_row(d.name, fmt::format("{}, compute capability {}, {} of {} free", d.model, d.architecture,
-                                  readable_bytes(d.free_bytes), readable_bytes(d.total_bytes)));
+    const std::string total = readable_bytes(d.total_bytes);
+    print_row(d.name,
+              fmt::format("{}, compute capability {}, {}", d.model, d.architecture,
+                          d.free_bytes ? fmt::format("{} of {} free", readable_bytes(*d.free_bytes), total) : total));
     if (!d.problem.empty()) print_row("", d.problem);
     for (size_t begin = 0; d.problem.empty() && begin < d.kernels.size();) {
       const size_t end = std::min(d.kernels.find("; ", begin), d.kernels.size());

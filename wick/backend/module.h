@@ -1,6 +1,7 @@
 // The one function that a backend opened at run time exports. It returns this table.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,10 @@ struct DeviceReport {
   std::string name;          // "cuda:0"
   std::string model;         // "NVIDIA H100 80GB HBM3"
   std::string architecture;  // "9.0"
-  size_t total_bytes, free_bytes;
-  std::string kernels;  // the kernels of the LoRA linear, attention and convolution; in a detailed report
-  std::string problem;  // why it cannot be used, or empty
+  size_t total_bytes;
+  std::optional<size_t> free_bytes;  // in a detailed report
+  std::string kernels;               // the kernels of the LoRA linear, attention and convolution; in a detailed report
+  std::string problem;               // why it cannot be used, or empty
 };
 
 // What lies between two devices.
@@ -35,7 +37,10 @@ struct BackendModule {
   const char* build_id;                       // of the contract against which it was built
   int (*device_count)(std::string& problem);  // 0 and why, if there is none
   Backend& (*open)(int device);               // made once; lives as long as the program
-  BackendReport (*report)(bool detailed);     // in detail it opens libraries, which takes a tenth of a second
+  // In detail it opens libraries, which takes a tenth of a second, and asks each device for its free memory.
+  BackendReport (*report)(bool detailed);
+  // None where it cannot be used. The device keeps a context for this process from then on, some 0.5 GiB.
+  std::optional<size_t> (*free_bytes)(int device);
 };
 
 inline constexpr const char* kModuleEntry = "wick_backend_module";

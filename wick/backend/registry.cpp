@@ -115,9 +115,9 @@ Backend& open_backend(const std::string& device) {
 
 std::optional<size_t> free_memory(std::string_view device) {
   if (device != "cpu") {
-    for (const DeviceReport& d : report(/*detailed=*/false).devices)
-      if (d.name == device && d.problem.empty()) return d.free_bytes;
-    return {};
+    std::string problem;
+    const int index = cuda_index(std::string(device));
+    return index >= 0 && index < device_count(problem) ? cuda().module->free_bytes(index) : std::nullopt;
   }
   std::ifstream meminfo("/proc/meminfo");
   size_t kibibytes = 0;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "wick/backend/cuda/cuda.h"
 #include "wick/backend/cuda/kernels.h"
@@ -45,33 +46,53 @@ Backend& open(int device) {
   return *opened;
 }
 
+// On a thread of its own, whose current device is nobody else's: to go back to another one would make a context there
+// too.
+cudaError_t find_free_bytes(int device, size_t& free) {
+  cudaError_t status{};
+  std::thread([&] {
+    size_t total = 0;
+    status = cudaSetDevice(device);
+    if (status == cudaSuccess) status = cudaMemGetInfo(&free, &total);
+    cudaGetLastError();
+  }).join();
+  return status;
+}
+
+std::optional<size_t> free_bytes(int device) {
+  size_t free = 0;
+  return find_free_bytes(device, free) == cudaSuccess ? std::optional(free) : std::nullopt;
+}
+
+DeviceReport report_of(int device, bool detailed) {
+  cudaDeviceProp p{};
+  cuda_check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
+  DeviceReport report{.name = fmt::format("cuda:{}", device),
+                      .model = p.name,
+                      .architecture = fmt::format("{}.{}", p.major, p.minor),
+                      .total_bytes = p.totalGlobalMem,
+                      .free_bytes = {},
+                      .kernels = "",
+                      .problem = ""};
+  if (p.major * 10 + p.minor < 75) report.problem = "Wick needs compute capability 7.5 or newer";
+  if (!detailed) return report;
+  const Gpu gpu(capability_of(p), p.multiProcessorCount, int(p.sharedMemPerMultiprocessor));
+  report.kernels = describe_kernels(gpu, Cudnn::found());
+  size_t free = 0;
+  if (const cudaError_t status = find_free_bytes(device, free); status != cudaSuccess)
+    report.problem = cudaGetErrorString(status);
+  else
+    report.free_bytes = free;
+  return report;
+}
+
 BackendReport report(bool detailed) {
   BackendReport r;
   int driver = 0;
   cudaDriverGetVersion(&driver);
   if (driver) r.driver = fmt::format("CUDA {}", version_text(driver));
   const int count = device_count(r.problem);
-  int current = 0;  // the calling thread's, which may compute
-  if (count > 0) cuda_check(cudaGetDevice(&current), "cudaGetDevice");
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp p{};
-    cuda_check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
-    const Gpu gpu(capability_of(p), p.multiProcessorCount, int(p.sharedMemPerMultiprocessor));
-    DeviceReport device{.name = fmt::format("cuda:{}", i),
-                        .model = p.name,
-                        .architecture = fmt::format("{}.{}", p.major, p.minor),
-                        .total_bytes = p.totalGlobalMem,
-                        .free_bytes = 0,
-                        .kernels = detailed ? describe_kernels(gpu, Cudnn::found()) : "",
-                        .problem = ""};
-    if (p.major * 10 + p.minor < 75) device.problem = "Wick needs compute capability 7.5 or newer";
-    size_t total = 0;
-    if (cudaSetDevice(i) != cudaSuccess || cudaMemGetInfo(&device.free_bytes, &total) != cudaSuccess) {
-      device.problem = cudaGetErrorString(cudaGetLastError());
-    }
-    r.devices.push_back(device);
-  }
-  if (count > 0) cudaSetDevice(current);
+  for (int i = 0; i < count; ++i) r.devices.push_back(report_of(i, detailed));
   if (!detailed) return r;
   r.libraries = {fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)), Cublas::describe(),
                  Cudnn::describe(), describe_nccl()};
@@ -79,7 +100,7 @@ BackendReport report(bool detailed) {
   return r;
 }
 
-constexpr BackendModule kModule{WICK_BUILD_ID, device_count, open, report};
+constexpr BackendModule kModule{WICK_BUILD_ID, device_count, open, report, free_bytes};
 
 }  // namespace
 }  // namespace wick
