@@ -5,7 +5,7 @@
 
 namespace wick::probe {
 
-class FirstTier final : public ComposedBackend {
+class FirstTier : public ComposedBackend {
  public:
   explicit FirstTier(Backend& of) : of_(of) {}
 
