@@ -31,7 +31,7 @@ void wait_forever(const CheckOthers& check_others) {
 
 void fail_at_once(const CheckOthers&) { fail("NCCL: joining failed"); }
 
-// What rank 0 says, whose sums rank 1 does not join but does that.
+// The outcome of rank 0, which joins by `join` while rank 1 does `instead`.
 std::string joined(std::function<void(const CheckOthers&)> join, const std::function<void(Ranks&)>& instead) {
   return run_threads(2, [&](Ranks& ranks) -> std::string {
     if (!ranks.is_first()) {

@@ -18,7 +18,7 @@ Backend& open_backend(const std::string& device);
 bool is_device_name(const std::string& device);
 
 // Bytes that can still be allocated on a device ("cpu", "cuda:N"): MemAvailable on the CPU, the driver's free memory on
-// CUDA. None where that is not known.
+// CUDA, where the process keeps a context on that device from then on. None where that is not known.
 std::optional<size_t> free_memory(std::string_view device);
 
 // The compute capability of "cuda" or "cuda:N", "9.0"; empty where there is no such device.

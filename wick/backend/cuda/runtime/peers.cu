@@ -111,7 +111,7 @@ class PeerGroup {
   }
 
   // The sums go through the host's memory if a member asks for it or has no access to another one's. Returns once all
-  // have called it, or throws what `check_others` throws.
+  // have called it; until then `check_others` is called, whose throwing ends the wait.
   void join(const PeerMember& own, const std::function<void()>& check_others) {
     const auto wait_for_others = [&] {
       wait_for_all([&] {

@@ -20,7 +20,7 @@ struct PeerMember {
 
 // Returns once all members, threads of this process, have called it with one id, each with a device of its own that is
 // its thread's current one. The sums go through the host's memory also where two of them have no peer access.
-// What `check_others` throws ends the wait.
+// Until then it calls `check_others`, whose throwing ends the wait.
 std::unique_ptr<Collective> join_peers(const std::string& id, const PeerMember& own, cudaStream_t compute,
                                        const std::function<void()>& check_others);
 
