@@ -1,6 +1,7 @@
 // `wick train`.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -59,7 +60,10 @@ void run_train(cli::TrainFlags& flags) {
   for (const std::string& remark : flags.remarks())
     if (speaks) fmt::print("{}\n", remark);
   resolve(config);
-  if (train_on_ranks(config, cli::resolve_model(model_files(config))) == RunResult::finished) return;
+  const RunResult result = train_on_ranks(config, cli::resolve_model(model_files(config)));
+  // All is saved. Ranks are signalled one after the other, and the first ends the run on all: it keeps its code.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+  if (result == RunResult::finished) return;
   std::fflush(stdout);
   std::exit(kInterrupted);
 }

@@ -810,6 +810,7 @@ class Run {
     progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
   }
 
+  std::optional<Interrupt> interrupt_;  // first, to outlive the rest; none on a thread beside the main one
   TrainConfig config_;
   Checkpoint model_;
   Ranks& ranks_;
@@ -850,7 +851,6 @@ class Run {
   std::optional<Begun> begun_;
   Clock::time_point last_ended_;
 
-  std::optional<Interrupt> interrupt_;  // none on a thread beside the main one
   ProgressLine progress_;
   Clock::time_point loop_began_, last_saved_, last_result_;
   int64_t saved_step_ = 0;  // behind which a result was saved last
