@@ -31,7 +31,11 @@ bool is_hidden(char32_t c) {
 template <class Shown>
 std::string escaped(std::string_view text, Shown is_shown) {
   std::string result;
-  while (!text.empty()) {
+  while (true) {
+    const auto plain = std::ranges::find_if_not(text, [](char c) { return c >= 0x20 && c < 0x7f; });
+    result.append(text.begin(), plain);
+    text.remove_prefix(size_t(plain - text.begin()));
+    if (text.empty()) return result;
     utf8proc_int32_t character;
     const auto* start = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
     const auto bytes = utf8proc_iterate(start, utf8proc_ssize_t(text.size()), &character);  // negative: not UTF-8
@@ -44,7 +48,6 @@ std::string escaped(std::string_view text, Shown is_shown) {
       result += fmt::format("\\x{:02x}", uint8_t(text[0]));
     text.remove_prefix(taken);
   }
-  return result;
 }
 
 }  // namespace
