@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -213,6 +214,27 @@ TEST_F(RunTest, EachKindOfAdapterGoesOnWhereItWas) {
   }
   expect_one_line(train("x", {"--adapter", "loha", "--lora-dropout", "0.1"}), {"--lora-dropout", "--adapter lora"});
   expect_one_line(train("x", {"--lokr-factor", "4"}), {"--lokr-factor", "--adapter lokr"});
+}
+
+TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
+  const auto begin = Clock::now();
+  ASSERT_EQ(train("whole").code, 0);
+  const double length = duration<double>(Clock::now() - begin).count();
+  std::mt19937 random(5);
+  for (int i = 0; i < 20; ++i) {
+    fs::remove_all(folder_ / "cut");
+    const ChildProcess victim(arguments("cut"), folder_.path());
+    std::this_thread::sleep_for(duration<double>(length * std::uniform_real_distribution(0.1, 0.99)(random)));
+    victim.signal(SIGKILL);
+    victim.wait();
+    const int64_t before = lines("cut");
+    const Outcome outcome =
+        train("cut", has_run(folder_ / "cut") ? std::vector<std::string>{"--resume"} : std::vector<std::string>{});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(result("cut"), result("whole")) << "killed after " << before << " steps";
+    EXPECT_EQ(losses("cut"), losses("whole"));
+    expect_nothing_left_over("cut");
+  }
 }
 
 // A quantised base gives other losses than the whole one, near it, and a killed run of it ends with the same bits.
