@@ -57,6 +57,6 @@ int main(int argc, char** argv) {
     fmt::print(
         "{{\"bench\": \"lora_backward\", \"peer\": \"wick\", \"case\": \"{}\", \"threads\": {}, \"runs\": {}, "
         "\"median_us\": {:.2f}, \"min_us\": {:.2f}}}\n",
-        row.name, omp_get_max_threads(), runs, bench::median(row.ms) * 1e3,
+        row.name, thread_count(), runs, bench::median(row.ms) * 1e3,
         *std::min_element(row.ms.begin(), row.ms.end()) * 1e3);
 }

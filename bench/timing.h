@@ -3,7 +3,6 @@
 
 #include <dnnl.h>
 #include <fmt/ranges.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,12 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "wick/backend/cpu/parallel.h"
+
 namespace wick::bench {
 
 // Milliseconds: of the clock, or a lone thread's CPU time, which other processes do not slow down.
 inline double now() {
   timespec time{};
-  clock_gettime(omp_get_max_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  clock_gettime(thread_count() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
   return double(time.tv_sec) * 1e3 + double(time.tv_nsec) * 1e-6;
 }
 
@@ -45,7 +46,7 @@ struct Row {  // times of one measured thing
 inline std::string libraries() {
   const dnnl_version_t* v = dnnl_version();
   return fmt::format("wick, oneDNN {}.{}.{}, g++ {}, {} threads", v->major, v->minor, v->patch, __VERSION__,
-                     omp_get_max_threads());
+                     thread_count());
 }
 
 // Prints a description; then, for each line "N" on stdin, {"name": [ms, ...], ...}, measured anew with N runs. So

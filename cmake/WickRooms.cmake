@@ -50,14 +50,13 @@ function(wick_test folder)
   wick_compile_fast(test_${folder})
   target_compile_definitions(test_${folder} PRIVATE WICK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                     WICK_BINARY="$<TARGET_FILE:wick>")
-  # Several tests run at once: spinning threads would hold up the threads for which they wait. Models of tests are so small
-  # that a second thread takes longer to wake than to work; kernels have several.
-  set(environment OMP_WAIT_POLICY=passive)
+  # Several tests run at once, and their models are too small for a second thread; kernels have several.
+  set(properties LABELS ${ARG_LABEL} TIMEOUT 600)
   if(NOT folder MATCHES "^(backend|autograd|ops)$")
-    list(APPEND environment OMP_NUM_THREADS=1)
+    list(APPEND properties ENVIRONMENT WICK_THREADS=1)
   endif()
   gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT "${environment}")
+                       PROPERTIES ${properties})
   if(WICK_CUDA STREQUAL OFF)
     return()
   endif()

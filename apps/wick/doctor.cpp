@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "commands.h"
-#include "wait_policy.h"
+#include "wick/backend/cpu/parallel.h"
 #include "wick/backend/registry.h"
-#include "wick/core/cpus.h"
 #include "wick/core/memory.h"
 #include "wick/io/count.h"
 #include "wick/ranks/launch.h"
@@ -57,7 +56,7 @@ void print_rank() try {
 
 void doctor() {
   print_row("wick", WICK_VERSION);
-  print_row("cpu", fmt::format("{}, which wait by {}", count_of(usable_cpus(), "thread"), cli::wait_policy()));
+  print_row("cpu", fmt::format("{}", count_of(thread_count(), "thread")));
   const BackendReport cuda = cuda_report();
   print_row("cuda module", cuda_module_path());
   print_row("driver", cuda.driver.empty() ? "none" : cuda.driver);

@@ -17,7 +17,6 @@
 
 #include "command_line.h"
 #include "commands.h"
-#include "wait_policy.h"
 #include "wick/core/error.h"
 
 namespace {
@@ -80,7 +79,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  wick::cli::wait_briefly(argv);
   // A closed pipe and a limit on file sizes show as failed writes; a training run outlives its reader.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

@@ -47,13 +47,16 @@ TEST(Devices, AModuleOfAnotherBuild) {
   expect_no_cuda("WICK_CUDA_MODULE='" WICK_OTHER_MODULE "'", "belongs to another build of wick");
 }
 
-// A user need not know the variables; those that are set take effect.
-TEST(Devices, ThreadsWaitBrieflyUnlessToldOtherwise) {
-  const std::string unset = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; ";
-  const auto waits_by = [&](const std::string& prefix) { return run_wick("doctor", unset + prefix + kNoGpu).out; };
-  EXPECT_NE(waits_by("").find("wait by GOMP_SPINCOUNT=10000\n"), std::string::npos);
-  EXPECT_NE(waits_by("OMP_WAIT_POLICY=active ").find("wait by OMP_WAIT_POLICY=active\n"), std::string::npos);
-  EXPECT_NE(waits_by("GOMP_SPINCOUNT=7 ").find("wait by GOMP_SPINCOUNT=7\n"), std::string::npos);
+// More threads than CPUs help nobody: the CPUs, the affinity mask and the quota are the most.
+TEST(Devices, ThreadsAreNoMoreThanTheCpus) {
+  const std::string unset = "unset OMP_NUM_THREADS WICK_THREADS; ";
+  const auto threads = [&](const std::string& prefix) { return run_wick("doctor", unset + prefix + kNoGpu).out; };
+  EXPECT_NE(threads("taskset -c 0 ").find("cpu          1 thread\n"), std::string::npos) << threads("taskset -c 0 ");
+  EXPECT_NE(threads("WICK_THREADS=1 ").find("cpu          1 thread\n"), std::string::npos);
+  EXPECT_NE(threads("OMP_NUM_THREADS=1 ").find("cpu          1 thread\n"), std::string::npos);
+  EXPECT_NE(threads("WICK_THREADS=1 OMP_NUM_THREADS=2 ").find("cpu          1 thread\n"), std::string::npos);
+  EXPECT_EQ(threads("OMP_NUM_THREADS=100000 "), threads(""));
+  EXPECT_EQ(threads("OMP_NUM_THREADS=1000 "), threads(""));
 }
 
 // The module here tells of four devices.

@@ -53,7 +53,7 @@ def run(program, folder, name, arguments, device):
     out = folder / name
     out.mkdir()
     filled = [re.sub(r"\{of ([a-z0-9-]+)\}", lambda m: str(folder / m[1]), a).replace("{out}", str(out)) for a in arguments]
-    environment = dict(os.environ, OMP_NUM_THREADS="2", GOMP_SPINCOUNT="1000", SOURCE_DATE_EPOCH="0", WICK_MODELS=str(ROOT / "models"))
+    environment = dict(os.environ, OMP_NUM_THREADS="2", SOURCE_DATE_EPOCH="0", WICK_MODELS=str(ROOT / "models"))
     done = subprocess.run([program, *filled, *(["--device", device] if arguments[0] in ("train", "generate") else [])], cwd=ROOT,
                           env=environment, capture_output=True, text=True)
     if done.returncode != 0:

@@ -98,7 +98,7 @@ class Matrix {
   template <class F>
   void for_pieces(const F& f) const {
     const int64_t most = std::max<int64_t>(1, kPiece / cols());
-    parallel_tasks((rows() + most - 1) / most, [&](int64_t i, int64_t) {
+    parallel_tasks((rows() + most - 1) / most, [&](int64_t i) {
       const int64_t first = i * most;
       f(first, piece(first, std::min(most, rows() - first)));
     });

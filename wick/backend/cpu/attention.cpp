@@ -2,8 +2,6 @@
 // of size T x S is kept (Dao et al., "FlashAttention", 2022). Backward computes the probabilities again from the saved
 // log-sum-exp of each row.
 // B batch, T queries, S keys, H heads of queries, G of keys and values, D features.
-#include <omp.h>
-
 #include <cassert>
 #include <cmath>
 
@@ -82,15 +80,17 @@ View by_head(const View& v) {  // [B, T, H, D] as [B, H, T, D]
 
 float* row(const Matrix& m, int64_t i) { return m.data + i * m.ld; }
 
-// The queries of one head, in blocks whose scores fit a core's cache, and small enough that every thread has work.
+// The queries of one head, in blocks whose scores fit a core's cache, and small enough that there are kTasks of them.
+constexpr int64_t kTasks = 16;
+
 struct Blocks {
   int64_t rows, count;
 
   Blocks(int64_t heads, int64_t queries, int64_t keys) {
     constexpr int64_t kScores = 1 << 17, kFewest = 32;
     const int64_t for_cache = std::clamp<int64_t>(kScores / std::max<int64_t>(keys, 1), 128, 256);
-    const int64_t for_threads = heads * queries / (2 * omp_get_max_threads());
-    rows = std::max(kFewest, std::min(for_cache, for_threads) / 16 * 16);
+    const int64_t for_tasks = heads * queries / kTasks;
+    rows = std::max(kFewest, std::min(for_cache, for_tasks) / 16 * 16);
     count = (queries + rows - 1) / rows;
   }
 };
@@ -147,7 +147,7 @@ void forward_block(const Matrix& y, const RowStatistic& lse, const Matrix& q, co
   const int64_t rows = last - first;
   const Matrix p = row_major(work, rows, seen.size()), out = y.row_range(first, last);
   float* sums = work + rows * seen.size();
-  gemm(p, q.row_range(first, last), k.row_range(seen.begin, seen.end).t(), scale);
+  gemm_here(p, q.row_range(first, last), k.row_range(seen.begin, seen.end).t(), scale);
   for (int64_t i = 0; i < rows; ++i) {
     const Range own = sight.of(first + i);
     float maximum;
@@ -155,7 +155,7 @@ void forward_block(const Matrix& y, const RowStatistic& lse, const Matrix& q, co
     clear_outside(row(p, i), own, seen);
     if (lse.data) lse[first + i] = maximum + std::log(sums[i]);
   }
-  gemm(out, p, v.row_range(seen.begin, seen.end));
+  gemm_here(out, p, v.row_range(seen.begin, seen.end));
   for (int64_t i = 0; i < rows; ++i)
     HWY_DYNAMIC_DISPATCH(ScaleRow)(row(out, i), out.cols, sums[i] == 0 ? 0 : 1 / sums[i]);
 }
@@ -173,8 +173,8 @@ struct HeadGradients {
     const Matrix p = row_major(work, rows, seen.size()), ds = row_major(work + size, rows, seen.size());
     const Matrix queries = q.row_range(first, last), grads = dy.row_range(first, last);
     const Matrix keys = k.row_range(seen.begin, seen.end);
-    gemm(p, queries, keys.t(), scale);
-    gemm(ds, grads, v.row_range(seen.begin, seen.end).t());
+    gemm_here(p, queries, keys.t(), scale);
+    gemm_here(ds, grads, v.row_range(seen.begin, seen.end).t());
     for (int64_t i = 0; i < rows; ++i) {
       const Range own = sight.of(first + i);
       const int64_t skip = own.begin - seen.begin;
@@ -183,9 +183,9 @@ struct HeadGradients {
       clear_outside(row(p, i), own, seen);
       clear_outside(row(ds, i), own, seen);
     }
-    if (dv.data) gemm(dv.row_range(seen.begin, seen.end), p.t(), grads, 1, 1);
-    if (dk.data) gemm(dk.row_range(seen.begin, seen.end), ds.t(), queries, scale, 1);
-    if (dq.data) gemm(dq.row_range(first, last), ds, keys, scale);
+    if (dv.data) gemm_here(dv.row_range(seen.begin, seen.end), p.t(), grads, 1, 1);
+    if (dk.data) gemm_here(dk.row_range(seen.begin, seen.end), ds.t(), queries, scale, 1);
+    if (dq.data) gemm_here(dq.row_range(first, last), ds, keys, scale);
   }
 };
 
@@ -212,7 +212,7 @@ class PartialSums {
 
   void add_up() const {
     if (!total_) return;
-    if (parts_ > 1) parallel_tasks(heads_, [&](int64_t head, int64_t) { add_parts(head); });
+    if (parts_ > 1) parallel_tasks(heads_, [&](int64_t head) { add_parts(head); });
     total_.store();
   }
 
@@ -236,12 +236,15 @@ class PartialSums {
   Scratch partial_;
 };
 
-// Calls task(index, work) for every index below `count`, with `floats` of scratch for each thread.
+// Calls task(index, work) for every index below `count`, with `floats` of scratch. `flops` is the work in all of them.
 template <class Task>
-void scratch_tasks(int64_t count, int64_t floats, const Task& task) {
-  const Scratch work(omp_get_max_threads() * floats);
-  parallel_tasks(count, [&](int64_t i, int64_t thread) { task(i, work.data() + thread * floats); });
+void scratch_tasks(int64_t count, int64_t floats, double flops, const Task& task) {
+  constexpr double kElement = 16;  // flops that take as long as copying an element
+  parallel_each(count, int64_t(flops / kElement), [&](int64_t i) { task(i, Scratch(floats).data()); });
 }
+
+// Of one product of queries and keys, or of probabilities and values, for all heads.
+double product_flops(const AttentionArgs& a) { return 2.0 * double(a.q.numel()) * double(a.k.shape[1]); }
 
 // Decoding: heads that read the same keys become the queries of one head.
 void attention_of_one_query(CpuBackend& cpu, AttentionArgs a) {
@@ -274,7 +277,7 @@ void CpuBackend::attention(const AttentionArgs& a) {
   const MatrixBatch out(by_head(a.y), MatrixBatch::write), query(by_head(a.q)), key(by_head(a.k)), value(by_head(a.v));
   const Blocks blocks(heads, queries, keys);
   const int64_t shared = a.q.shape[2] / a.k.shape[2];
-  scratch_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
+  scratch_tasks(heads * blocks.count, blocks.rows * (keys + 1), 2 * product_flops(a), [&](int64_t task, float* work) {
     const int64_t head = task / blocks.count, first = task % blocks.count * blocks.rows;
     const Sight sight(a.ranges, head / a.q.shape[2], keys, a.causal);
     forward_block(out[head], RowStatistic(a.lse, head), query[head], key[head / shared], value[head / shared], sight,
@@ -289,11 +292,10 @@ void CpuBackend::attention_backward(const AttentionArgs& a, const AttentionGradi
   const MatrixBatch grad_q(by_head(g.dq), MatrixBatch::write), grad(by_head(g.dy)), out(by_head(a.y)),
       query(by_head(a.q)), key(by_head(a.k)), value(by_head(a.v));
   const Blocks blocks(heads * shared, queries, keys);
-  const int64_t tasks_wanted = 4 * omp_get_max_threads(), all_blocks = shared * blocks.count;
-  const int64_t parts =
-      std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(all_blocks, 1));
+  const int64_t all_blocks = shared * blocks.count;
+  const int64_t parts = std::clamp<int64_t>(kTasks / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(all_blocks, 1));
   const PartialSums grad_k(g.dk, heads, parts), grad_v(g.dv, heads, parts);
-  scratch_tasks(heads * parts, 2 * blocks.rows * keys, [&](int64_t task, float* work) {
+  scratch_tasks(heads * parts, 2 * blocks.rows * keys, 5 * product_flops(a), [&](int64_t task, float* work) {
     const int64_t group = task / parts, part = task % parts;
     const Matrix sum_k = grad_k.cleared(group, part), sum_v = grad_v.cleared(group, part);
     const int64_t begin = all_blocks * part / parts, end = all_blocks * (part + 1) / parts;

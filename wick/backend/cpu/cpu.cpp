@@ -1,12 +1,10 @@
 #include "wick/backend/cpu/cpu.h"
 
 #include <hwy/targets.h>
-#include <omp.h>
 
 #include <cstdlib>
 #include <string_view>
 
-#include "wick/core/cpus.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -29,8 +27,6 @@ void limit_instructions() {
 Backend& cpu_backend() {
   static CpuBackend* backend = [] {
     limit_instructions();
-    // OpenMP ignores quotas, and its threads spin while they wait: more threads than CPUs slow each other down.
-    if (!std::getenv("OMP_NUM_THREADS")) omp_set_num_threads(usable_cpus());
     auto* created = new CpuBackend;  // outlives every static tensor
     host_memory().backend = created;
     return created;

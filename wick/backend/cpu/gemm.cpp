@@ -7,6 +7,7 @@
 
 #include "wick/backend/backend.h"
 #include "wick/backend/cpu/onednn.h"
+#include "wick/backend/cpu/products.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -35,11 +36,17 @@ std::optional<Matrix> as_rows(const View& v) {
 }  // namespace
 
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha, float beta) {
+  Products product;
+  product.add(c, a, b, alpha, beta);
+  product.run();
+}
+
+void gemm_here(const Matrix& c, const Matrix& a, const Matrix& b, float alpha, float beta) {
   assert(a.rows == c.rows && b.cols == c.cols && a.cols == b.rows);
-  if (c.transposed) return gemm(c.t(), b.t(), a.t(), alpha, beta);
+  if (c.transposed) return gemm_here(c.t(), b.t(), a.t(), alpha, beta);
   if (c.rows == 0 || c.cols == 0) return;
   if (a.cols == 0) return scale_rows(c, beta);
-  check_room_for_code();
+  prepare_onednn();
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', c.rows, c.cols, a.cols,
                                           alpha, a.data, a.ld, b.data, b.ld, beta, c.data, c.ld);
   if (status == dnnl_out_of_memory)

@@ -26,9 +26,11 @@ struct Matrix {
 
 inline Matrix row_major(float* data, int64_t rows, int64_t cols) { return {data, rows, cols, cols, false}; }
 
-// c = alpha * a b + beta * c, by oneDNN's sgemm, which needs no set-up for a shape. Uses all threads, or one inside a
-// parallel region.
+// c = alpha * a b + beta * c, by oneDNN's sgemm, which needs no set-up for a shape. The first is shared among threads,
+// in tiles
+// (`products.h`); the second is one product on this thread. Their bits may differ.
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha = 1, float beta = 0);
+void gemm_here(const Matrix& c, const Matrix& a, const Matrix& b, float alpha = 1, float beta = 0);
 
 // The last two dims of v as a matrix, if it is f32 and the strides allow it.
 std::optional<Matrix> as_matrix(const View& v);

@@ -3,23 +3,11 @@
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/gemm.h"
-#include "wick/backend/cpu/parallel.h"
+#include "wick/backend/cpu/products.h"
 
 namespace wick {
 
 namespace {
-
-// A thread's part of [0, extent), in whole vectors.
-struct Part {
-  int64_t begin, end;
-
-  Part(const TeamMember& me, int64_t extent) {
-    constexpr int64_t kGrain = 16;  // floats
-    const int64_t tiles = (extent + kGrain - 1) / kGrain;
-    begin = std::min(extent, me.begin(tiles) * kGrain);
-    end = std::min(extent, me.end(tiles) * kGrain);
-  }
-};
 
 // A block, and its columns of y and of s.
 struct Block {
@@ -56,7 +44,7 @@ View view_of(const Matrix& m) {
 }
 
 // The gradients of all factors by way of ds_g = scale * dy_g up_g, which stays in `ds`. Any view may be unwanted.
-// The products are small: instead of a fork and a join each, all of them share two.
+// The products are small: all of them are two jobs.
 void factor_gradients(const View& ddown, const std::vector<View>& dups, const Matrix& ds, const Matrix& dy,
                       const Matrix& x, const Matrix& s, const std::vector<Block>& blocks) {
   const Result grad_down(ddown);
@@ -64,23 +52,15 @@ void factor_gradients(const View& ddown, const std::vector<View>& dups, const Ma
   int64_t rank = 0;
   for (const Block& block : blocks) rank += block.up->cols;
   if (rank < ds.cols) std::fill_n(ds.data, ds.rows * ds.cols, 0.0f);  // rows of down that only pad
-  const bool worthwhile = dy.rows * dy.cols > 4096;
-  with_team(worthwhile, [&](const TeamMember& me) {
-    for (size_t g = 0; g < blocks.size(); ++g) {
-      const Block& block = blocks[g];
-      const Matrix grad = block.outputs(dy);
-      const Part outputs(me, grad.cols), rows(me, grad.rows);
-      if (!dups.empty() && dups[g])
-        gemm(grad_ups[g]->row_range(outputs.begin, outputs.end), grad.col_range(outputs.begin, outputs.end).t(),
-             block.low(s), block.scale);
-      gemm(block.low(ds).row_range(rows.begin, rows.end), grad.row_range(rows.begin, rows.end), *block.up, block.scale);
-    }
-  });
-  if (ddown)
-    with_team(worthwhile, [&](const TeamMember& me) {
-      const Part inputs(me, x.cols);
-      gemm(grad_down->col_range(inputs.begin, inputs.end), ds.t(), x.col_range(inputs.begin, inputs.end));
-    });
+  Products of_ups;
+  for (size_t g = 0; g < blocks.size(); ++g) {
+    const Block& block = blocks[g];
+    const Matrix grad = block.outputs(dy);
+    if (!dups.empty() && dups[g]) of_ups.add(*grad_ups[g], grad.t(), block.low(s), block.scale);
+    of_ups.add(block.low(ds), grad, *block.up, block.scale);
+  }
+  of_ups.run();
+  if (ddown) gemm(*grad_down, ds.t(), x);
   grad_down.store();
   for (const Result& grad : grad_ups) grad.store();
 }

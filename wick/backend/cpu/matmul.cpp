@@ -6,26 +6,24 @@
 #include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/fp8.h"
 #include "wick/backend/cpu/gemm.h"
-#include "wick/backend/cpu/onednn.h"
 #include "wick/backend/cpu/parallel.h"
+#include "wick/backend/cpu/products.h"
 
 namespace wick {
 
 namespace {
 
-// Small products go to one thread each; a large one gets all threads.
-void gemm_batch(const MatrixBatch& c, const MatrixBatch& a, const MatrixBatch& b, int64_t count, double flops,
-                float alpha, float beta) {
-  constexpr double kLargeFlops = 1e8;
-  const bool shared = count >= omp_get_max_threads() && flops < kLargeFlops && flops * double(count) > 1e5;
-  with_team(shared, [&](const TeamMember& me) {
-    for (int64_t i = me.begin(count); i < me.end(count); ++i) gemm(c[i], a[i], b[i], alpha, beta);
-  });
+// Small products of a batch share chunks, large ones are cut into tiles.
+void gemm_batch(const MatrixBatch& c, const MatrixBatch& a, const MatrixBatch& b, int64_t count, float alpha,
+                float beta) {
+  Products products;
+  for (int64_t i = 0; i < count; ++i) products.add(c[i], a[i], b[i], alpha, beta);
+  products.run();
 }
 
 void set_rows(const Matrix& y, const float* bias) {
   for (int64_t i = 0; i < y.rows; ++i)
-    for (int64_t j = 0; j < y.cols; ++j) y.at(i, j) = bias ? bias[j] : 0;
+    for (int64_t j = 0; j < y.cols; ++j) y.at(i, j) = bias[j];
 }
 
 // c = a b for b in fp8_product.
@@ -55,9 +53,7 @@ void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
     }
   }
   const MatrixBatch product(c, beta == 0 ? MatrixBatch::write : MatrixBatch::read_write), left(a), right(b);
-  const int64_t count = Shape(c.shape.begin(), c.shape.end() - 2).numel();
-  const double flops = 2.0 * double(c.dim(-2)) * double(c.dim(-1)) * double(a.dim(-1));
-  gemm_batch(product, left, right, count, flops, alpha, beta);
+  gemm_batch(product, left, right, Shape(c.shape.begin(), c.shape.end() - 2).numel(), alpha, beta);
   product.store();
 }
 
@@ -69,22 +65,16 @@ void gemm_weight(const Matrix& c, const Matrix& a, const View& w, float beta) {
   });
 }
 
+// oneDNN's sgemm: with one thread its matmul is no faster at x w^T, and choosing one takes longer than a small product.
 void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float* bias) {
-  // oneDNN's matmul beats its sgemm at x w^T and adds the bias on the way, but not for a few rows.
-  constexpr int64_t kFewRows = 4;
-  if (y.rows < kFewRows || y.cols == 0 || x.cols == 0) {
-    set_rows(y, bias);
-    return gemm(y, x, w.t(), 1, 1);
-  }
-  const auto out = describe(y), in = describe(x), weight = describe(w.t());
-  const dnnl::memory::desc shift({1, y.cols}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
-  const auto desc = bias ? dnnl::matmul::desc(in, weight, shift, out) : dnnl::matmul::desc(in, weight, out);
-  const dnnl::matmul::primitive_desc chosen(desc, scratchpad_attributes(), cpu_engine());
-  Arguments arguments{{DNNL_ARG_SRC, memory_over(in, x.data)},
-                      {DNNL_ARG_WEIGHTS, memory_over(weight, w.data)},
-                      {DNNL_ARG_DST, memory_over(out, y.data)}};
-  if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(shift, bias));
-  execute<dnnl::matmul>(chosen, std::move(arguments));
+  if (!bias) return gemm(y, x, w.t());
+  const Tiles tiles(y.rows, y.cols, x.cols);
+  parallel_tasks(tiles.count(), [&](int64_t tile) {
+    const auto rows = tiles.rows(tile), cols = tiles.cols(tile);
+    const Matrix part = y.row_range(rows.begin, rows.end).col_range(cols.begin, cols.end);
+    set_rows(part, bias + cols.begin);
+    gemm_here(part, x.row_range(rows.begin, rows.end), w.row_range(cols.begin, cols.end).t(), 1, 1);
+  });
 }
 
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {

@@ -1,5 +1,6 @@
 #include "wick/backend/cpu/onednn.h"
 
+#include <omp.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -16,16 +17,22 @@ dnnl::memory memory_over(const dnnl::memory::desc& desc, const void* data) {
   return dnnl::memory(desc, cpu_engine(), const_cast<void*>(data));
 }
 
-dnnl::memory::desc describe(const Matrix& m) {
-  const dnnl::memory::dims strides = m.transposed ? dnnl::memory::dims{1, m.ld} : dnnl::memory::dims{m.ld, 1};
-  return {{m.rows, m.cols}, dnnl::memory::data_type::f32, strides};
-}
-
 dnnl::primitive_attr scratchpad_attributes() {
   dnnl::primitive_attr attributes;
-  check_room_for_code();                                        // for the primitives made with them
+  prepare_onednn();                                             // for the primitives made with them
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own is not safe to share among threads
   return attributes;
+}
+
+namespace {
+
+// oneDNN's threads are OpenMP's, whose number each thread sets for its own calls.
+void compute_alone() {
+  thread_local const bool done = [] {
+    omp_set_num_threads(1);
+    return true;
+  }();
+  (void)done;
 }
 
 void check_room_for_code() {
@@ -40,12 +47,18 @@ void check_room_for_code() {
   ::munmap(room, kRoom);
 }
 
+}  // namespace
+
+void prepare_onednn() {
+  compute_alone();
+  check_room_for_code();
+}
+
 void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments) {
   const Scratch work(int64_t((scratchpad.get_size() + sizeof(float) - 1) / sizeof(float)));
   arguments.emplace(DNNL_ARG_SCRATCHPAD, memory_over(scratchpad, work.data()));
-  dnnl::stream stream(cpu_engine());
+  static thread_local dnnl::stream stream(cpu_engine());
   primitive.execute(stream, arguments);
-  stream.wait();
 }
 
 void reorder(const dnnl::memory& from, const dnnl::memory& to) {
