@@ -5,8 +5,13 @@
 // Threads share the images of a batch, or bands of rows of each image; each is a convolution of oneDNN's on one thread.
 // The bands depend on the shape alone, and so do all bits.
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <utility>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "wick/backend/cpu/cpu.h"
@@ -27,223 +32,272 @@ using BackwardWeight = dnnl::convolution_backward_weights;
 constexpr auto kF32 = memory::data_type::f32;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
-// One call's operands as oneDNN describes them. Weights are in the layout that oneDNN prefers.
-struct Descriptions {
-  memory::desc x, y, w, bias;
-  memory::dims strides, before, after;
-
-  Descriptions(const View& image, const View& output, const View& weight, const Conv2d& c)
-      : x(describe(image)),
-        y(describe(output)),
-        w({weight.shape[0], weight.shape[3], weight.shape[1], weight.shape[2]}, kF32, memory::format_tag::any),
-        bias({weight.shape[0]}, kF32, memory::format_tag::a),
-        strides{c.stride, c.stride},
-        before{c.top, c.left},
-        after{c.bottom, c.right} {}
-
-  static memory::desc describe(const View& v) {
-    return {{v.shape[0], v.shape[3], v.shape[1], v.shape[2]}, kF32, memory::format_tag::nhwc};
-  }
-
-  Forward::primitive_desc forward(bool with_bias) const {
-    const auto kind = dnnl::prop_kind::forward_training;
-    const auto desc = with_bias ? Forward::desc(kind, kDirect, x, w, bias, y, strides, before, after)
-                                : Forward::desc(kind, kDirect, x, w, y, strides, before, after);
-    return {desc, scratchpad_attributes(), cpu_engine()};
-  }
-  BackwardInput::primitive_desc backward_input() const {
-    const BackwardInput::desc desc(kDirect, x, w, y, strides, before, after);
-    return {desc, scratchpad_attributes(), cpu_engine(), forward(false)};
-  }
-  BackwardWeight::primitive_desc backward_weight(bool with_bias) const {
-    const auto desc = with_bias ? BackwardWeight::desc(kDirect, x, w, bias, y, strides, before, after)
-                                : BackwardWeight::desc(kDirect, x, w, y, strides, before, after);
-    return {desc, scratchpad_attributes(), cpu_engine(), forward(with_bias)};
-  }
-};
-
-// Weights [O, KH, KW, I] on their way to or from a layout of oneDNN's.
-class Weights {
- public:
-  explicit Weights(const View& w) : view_(w) {
-    if (w.dtype == DType::f32) return;
-    converted_ = Scratch(w.numel());
-    view_ = contiguous_view(converted_.data(), w.shape);
-    cpu_backend().copy(view_, w);
-  }
-
-  memory in_layout(const memory::desc& layout) {
-    const memory given = as_given();
-    if (given.get_desc() == layout) return given;
-    const memory blocked = empty_in_layout(layout);
-    reorder(given, blocked);
-    return blocked;
-  }
-
-  // The weights of the convolution that takes dy to dx where the stride is 1: the channels' roles swapped, and each
-  // kernel turned by half a circle. One reorder a tap, because oneDNN knows no negative strides.
-  memory turned_in_layout(const memory::desc& layout) {
-    const Shape& s = view_.stride;
-    const memory blocked = empty_in_layout(layout);
-    const memory::dims all = layout.dims(), tap{all[0], all[1], 1, 1};  // [I, O, KH, KW]
-    for (int64_t kh = 0; kh < all[2]; ++kh)
-      for (int64_t kw = 0; kw < all[3]; ++kw) {
-        const float* from = view_.as<float>() + (all[2] - 1 - kh) * s[1] + (all[3] - 1 - kw) * s[2];
-        const memory::desc given(tap, kF32, {s[3], s[0], s[1], s[2]});
-        const memory::desc to = layout.submemory_desc(tap, {0, 0, kh, kw});
-        reorder(memory_over(given, from), memory_over(to, blocked.get_data_handle()));
-      }
-    return blocked;
-  }
-
-  memory as_given() const {
-    const Shape &n = view_.shape, &s = view_.stride;
-    return memory_over({{n[0], n[3], n[1], n[2]}, kF32, {s[0], s[3], s[1], s[2]}}, view_.data);
-  }
-
-  memory empty_in_layout(const memory::desc& layout) {
-    blocked_ = Scratch(int64_t(layout.get_size() / sizeof(float)));
-    if (layout.data.padded_dims[0] != layout.data.dims[0] || layout.data.padded_dims[1] != layout.data.dims[1])
-      std::memset(blocked_.data(), 0, layout.get_size());  // channels that only fill up a block must be zero
-    return memory_over(layout, blocked_.data());
-  }
-
- private:
-  View view_;
-  Scratch converted_, blocked_;
-};
-
-// A chunk of a batched convolution: some images, or some rows of one. It is a convolution in itself, with padding where
-// the image ends.
-struct Band {
-  View x, y;
+// A convolution by the shapes of its tensors.
+struct Problem {
+  Shape x, y, w;
   Conv2d conv;
+  bool bias = false;
 
-  Descriptions describe(const View& w) const { return {x, y, w, conv}; }
-  bool is_like(const Band& other) const {
-    return x.shape == other.x.shape && y.shape == other.y.shape && conv.top == other.conv.top &&
-           conv.bottom == other.conv.bottom;
+  double flops() const { return 2.0 * double(y.numel()) * double(w.numel() / w[0]); }
+  int64_t kernel() const { return w[1]; }
+  using Key = std::array<int64_t, 18>;
+  Key key() const {
+    Key key{conv.stride, conv.top, conv.left, conv.bottom, conv.right, bias};
+    auto to = key.begin() + 6;
+    for (const Shape& shape : {x, y, w}) to = std::copy(shape.begin(), shape.end(), to);
+    return key;
   }
 };
 
-View rows_of(const View& v, int64_t image, int64_t begin, int64_t end) {
-  return part_of(part_of(v, 0, image, 1), 1, begin, end - begin);
-}
+// Some images, or some rows of one: a convolution in itself, with padding where the image ends.
+struct Band {
+  int64_t image, images;
+  int64_t x_row, x_rows, y_row, y_rows;
+  int top, bottom;
+
+  Problem of(const Problem& whole) const {
+    Problem own = whole;
+    own.x[0] = own.y[0] = images;
+    own.x[1] = x_rows;
+    own.y[1] = y_rows;
+    own.conv.top = top;
+    own.conv.bottom = bottom;
+    return own;
+  }
+};
 
 // The band that makes rows [begin, end) of an image of y.
-Band band_of_output(const View& x, const View& y, int64_t kernel, const Conv2d& c, int64_t image, int64_t begin,
-                    int64_t end) {
-  const int64_t first = begin * c.stride - c.top, last = (end - 1) * c.stride - c.top + kernel, height = x.shape[1];
-  Conv2d own = c;
-  own.top = int(std::max<int64_t>(0, -first));
-  own.bottom = int(std::max<int64_t>(0, last - height));
-  return {rows_of(x, image, std::max<int64_t>(0, first), std::min(last, height)), rows_of(y, image, begin, end), own};
+Band band_of_output(const Problem& p, int64_t image, int64_t begin, int64_t end) {
+  const int64_t first = begin * p.conv.stride - p.conv.top, last = (end - 1) * p.conv.stride - p.conv.top + p.kernel();
+  const int64_t x_row = std::max<int64_t>(0, first), x_end = std::min(last, p.x[1]);
+  return {image, 1, x_row, x_end - x_row, begin, end - begin, int(x_row - first), int(last - x_end)};
 }
 
 // The band that rows [begin, end) of an image of x contribute to, for their gradient.
-Band band_of_input(const View& x, const View& y, int64_t kernel, const Conv2d& c, int64_t image, int64_t begin,
-                   int64_t end) {
-  const int64_t first = std::max<int64_t>(0, (begin + c.top - kernel + c.stride) / c.stride);
-  const int64_t last = std::min<int64_t>(y.shape[1], (end - 1 + c.top) / c.stride + 1);
-  Conv2d own = c;
-  own.top = int(begin + c.top - first * c.stride);
-  own.bottom = int(std::max<int64_t>(0, (last - first - 1) * c.stride + kernel - own.top - (end - begin)));
-  return {rows_of(x, image, begin, end), rows_of(y, image, first, last), own};
+Band band_of_input(const Problem& p, int64_t image, int64_t begin, int64_t end) {
+  const int64_t stride = p.conv.stride, padded = begin + p.conv.top;
+  const int64_t first = std::max<int64_t>(0, (padded - p.kernel() + stride) / stride);
+  const int64_t last = std::min(p.y[1], (end - 1 + p.conv.top) / stride + 1);
+  const int64_t top = padded - first * stride, reach = (last - first - 1) * stride + p.kernel();
+  return {image,    1,
+          begin,    end - begin,
+          first,    last - first,
+          int(top), int(std::max<int64_t>(0, reach - top - (end - begin)))};
 }
 
-// Chunks, about `wanted` in all: whole images where there are enough of them, else bands of at least kFewestRows of an
-// image's `rows`. A band must have rows of both x and y, which it has where the convolution is as a model's.
-template <class BandOf>
-std::vector<Band> bands_of(const View& x, const View& y, int64_t kernel, const Conv2d& conv, int64_t rows,
-                           int64_t wanted, const BandOf& band_of) {
+// Bands, about `wanted` in all: whole images where there are enough of them, else at least kFewestRows of an image's
+// rows: of y, or of x for its gradient. A band must have rows of both, as it has where the convolution is as a model's.
+std::vector<Band> bands_of(const Problem& p, bool of_input, int64_t wanted) {
   constexpr int64_t kFewestRows = 4;
-  const bool cuts = conv.stride <= std::min<int64_t>(kernel, 2) && std::max(conv.top, conv.bottom) < kernel;
-  const int64_t images = x.shape[0];
-  const int64_t bands = std::clamp<int64_t>(wanted / images, 1, cuts ? std::max<int64_t>(1, rows / kFewestRows) : 1);
-  const int64_t each = (rows + bands - 1) / bands, chunks = std::min(images, wanted);
+  const bool cuts =
+      p.conv.stride <= std::min<int64_t>(p.kernel(), 2) && std::max(p.conv.top, p.conv.bottom) < p.kernel();
+  const int64_t images = p.x[0], rows = of_input ? p.x[1] : p.y[1], chunks = std::min(images, wanted);
+  const int64_t most = cuts ? std::max<int64_t>(1, rows / kFewestRows) : 1,
+                bands = std::clamp<int64_t>(wanted / images, 1, most);
+  const int64_t each = (rows + bands - 1) / bands;
   std::vector<Band> all;
   for (int64_t i = 0; bands == 1 && i < chunks; ++i) {
     const int64_t first = images * i / chunks, count = images * (i + 1) / chunks - first;
-    all.push_back({part_of(x, 0, first, count), part_of(y, 0, first, count), conv});
+    all.push_back({first, count, 0, p.x[1], 0, p.y[1], p.conv.top, p.conv.bottom});
   }
   for (int64_t image = 0; bands > 1 && image < images; ++image)
-    for (int64_t row = 0; row < rows; row += each) all.push_back(band_of(image, row, std::min(row + each, rows)));
+    for (int64_t row = 0; row < rows; row += each)
+      all.push_back((of_input ? band_of_input : band_of_output)(p, image, row, std::min(row + each, rows)));
   return all;
 }
 
-// The bands of a convolution of one kind, `Primitive`, each with its weights in `layout`. choose(descriptions) is a
-// descriptor of oneDNN's. Bands of one kind, which have one shape, share a primitive, since making one takes as long as
-// a small band.
-template <class Primitive>
-class Bands {
- public:
-  template <class Choose>
-  Bands(std::vector<Band> bands, const View& w, const Choose& choose) : bands_(std::move(bands)) {
-    for (const Band& band : bands_) {
-      const auto like = std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& k) { return k.of.is_like(band); });
-      kind_of_.push_back(size_t(like - kinds_.begin()));
-      if (like != kinds_.end()) continue;
-      Descriptions d = band.describe(w);
-      if (layout_) d.w = layout_;
-      prepare_onednn();
-      const auto chosen = choose(d);
-      if (!layout_) layout_ = layout_of(chosen);
-      kinds_.push_back({band, d, Primitive(chosen), chosen.scratchpad_desc()});
+// [O, KH, KW, I] as they are given.
+memory::desc given(const Shape& w) {
+  return {{w[0], w[3], w[1], w[2]}, kF32, {w[1] * w[2] * w[3], 1, w[2] * w[3], w[3]}};
+}
+
+// A problem as oneDNN describes it, with weights in `layout`, or as oneDNN prefers them.
+struct Descriptions {
+  memory::desc x, y, w, bias;
+  memory::dims strides, before, after;
+  bool with_bias;
+
+  Descriptions(const Problem& p, const std::optional<memory::desc>& layout)
+      : x(describe(p.x)),
+        y(describe(p.y)),
+        w(layout ? *layout : memory::desc({p.w[0], p.w[3], p.w[1], p.w[2]}, kF32, memory::format_tag::any)),
+        bias({p.w[0]}, kF32, memory::format_tag::a),
+        strides{p.conv.stride, p.conv.stride},
+        before{p.conv.top, p.conv.left},
+        after{p.conv.bottom, p.conv.right},
+        with_bias(p.bias) {}
+
+  static memory::desc describe(const Shape& s) { return {{s[0], s[3], s[1], s[2]}, kF32, memory::format_tag::nhwc}; }
+
+  template <class Primitive>
+  typename Primitive::primitive_desc choose() const {
+    if constexpr (std::is_same_v<Primitive, Forward>) {
+      const auto kind = dnnl::prop_kind::forward_training;
+      const auto desc = with_bias ? Forward::desc(kind, kDirect, x, w, bias, y, strides, before, after)
+                                  : Forward::desc(kind, kDirect, x, w, y, strides, before, after);
+      return {desc, scratchpad_attributes(), cpu_engine()};
+    } else if constexpr (std::is_same_v<Primitive, BackwardInput>) {
+      const BackwardInput::desc desc(kDirect, x, w, y, strides, before, after);
+      return {desc, scratchpad_attributes(), cpu_engine(), choose<Forward>()};
+    } else {
+      const auto desc = with_bias ? BackwardWeight::desc(kDirect, x, w, bias, y, strides, before, after)
+                                  : BackwardWeight::desc(kDirect, x, w, y, strides, before, after);
+      return {desc, scratchpad_attributes(), cpu_engine(), choose<Forward>()};
     }
+  }
+};
+
+// A primitive with its scratchpad.
+struct Step {
+  dnnl::primitive primitive;
+  memory::desc scratchpad;
+
+  void run(Arguments arguments) const { execute(primitive, scratchpad, std::move(arguments)); }
+};
+
+Step reorder_step(const memory::desc& from, const memory::desc& to) {
+  const dnnl::reorder::primitive_desc chosen(cpu_engine(), from, cpu_engine(), to, scratchpad_attributes());
+  return {dnnl::reorder(chosen), chosen.scratchpad_desc()};
+}
+
+// How a problem is computed: the primitives of its bands, of which all bands of one shape share one, and the layout of
+// weights.
+template <class Primitive>
+class Plan {
+ public:
+  explicit Plan(const Problem& p) {
+    constexpr double kLargeBand = 4e6;                     // flops: 100 us of a core, about
+    constexpr int64_t kFewestPixels = 64, kMostSums = 16;  // so that a sum of gradients costs little beside its terms
+    int64_t wanted = chunks_for_flops(p.flops(), kLargeBand);
+    if (std::is_same_v<Primitive, BackwardWeight>)
+      wanted = std::clamp<int64_t>(p.y.numel() / p.y[3] / kFewestPixels, 1, std::min(kMostSums, wanted));
+    prepare_onednn();
+    std::map<Problem::Key, size_t> met;
+    std::optional<memory::desc> layout;
+    for (const Band& band : bands_of(p, std::is_same_v<Primitive, BackwardInput>, wanted)) {
+      const Problem own = band.of(p);
+      const auto [at, is_new] = met.emplace(own.key(), kinds_.size());
+      if (is_new) add_kind(own, layout);
+      bands_.push_back({at->second, (band.image * p.x[1] + band.x_row) * p.x[2] * p.x[3],
+                        (band.image * p.y[1] + band.y_row) * p.y[2] * p.y[3]});
+    }
+    layout_ = *layout;
+    if (layout_ == given(p.w)) return;
+    reorder_ = std::is_same_v<Primitive, BackwardWeight> ? reorder_step(layout_, given(p.w))
+                                                         : reorder_step(given(p.w), layout_);
   }
 
   const memory::desc& layout() const { return layout_; }
-  int64_t count() const { return int64_t(bands_.size()); }
+  const std::optional<Step>& reorder() const { return reorder_; }  // between weights as given and the layout
+  int64_t bands() const { return int64_t(bands_.size()); }
 
-  // Runs each band with arguments(band, descriptions, its number), shared among threads.
+  // Runs each band, shared among threads. arguments(x, y, bias, offset in x, offset in y, number of the band) gets
+  // descriptors.
   template <class ArgumentsOf>
   void run(const ArgumentsOf& arguments) const {
-    parallel_tasks(count(), [&](int64_t i) {
-      const Kind& kind = kinds_[kind_of_[size_t(i)]];
-      execute(kind.primitive, kind.scratchpad, arguments(bands_[size_t(i)], kind.descriptions, i));
+    parallel_tasks(bands(), [&](int64_t i) {
+      const Part& part = bands_[size_t(i)];
+      const Kind& kind = kinds_[part.kind];
+      kind.step.run(arguments(kind.descriptions, part.x, part.y, i));
     });
   }
 
  private:
   struct Kind {
-    Band of;
     Descriptions descriptions;
-    Primitive primitive;
-    memory::desc scratchpad;
+    Step step;
   };
-  static memory::desc layout_of(const BackwardWeight::primitive_desc& chosen) { return chosen.diff_weights_desc(); }
-  static memory::desc layout_of(const auto& chosen) { return chosen.weights_desc(); }
+  struct Part {
+    size_t kind;
+    int64_t x, y;  // offsets in floats
+  };
 
-  std::vector<Band> bands_;
-  memory::desc layout_;
+  void add_kind(const Problem& p, std::optional<memory::desc>& layout) {
+    const Descriptions d(p, layout);
+    const auto chosen = d.choose<Primitive>();
+    if constexpr (std::is_same_v<Primitive, BackwardWeight>)
+      layout = chosen.diff_weights_desc();
+    else
+      layout = chosen.weights_desc();
+    kinds_.push_back({d, {Primitive(chosen), chosen.scratchpad_desc()}});
+  }
+
   std::vector<Kind> kinds_;
-  std::vector<size_t> kind_of_;  // of each band
+  std::vector<Part> bands_;
+  memory::desc layout_;
+  std::optional<Step> reorder_;
 };
 
-View to_read(const DenseInput& input, const View& v) {
-  return contiguous_view(const_cast<float*>(input.data()), v.shape);
+// Plans are kept: to choose a primitive again takes longer than a small convolution.
+template <class Primitive>
+std::shared_ptr<const Plan<Primitive>> plan_for(const Problem& problem) {
+  constexpr size_t kMostPlans = 512;
+  static std::mutex mutex;
+  static auto& plans = *new std::map<Problem::Key, std::shared_ptr<const Plan<Primitive>>>;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = plans.find(problem.key()); found != plans.end()) return found->second;
+  }
+  const auto made = std::make_shared<const Plan<Primitive>>(problem);
+  const std::lock_guard lock(mutex);
+  if (plans.size() >= kMostPlans) plans.clear();
+  plans[problem.key()] = made;
+  return made;
 }
 
-double flops_of(const View& y, const View& w) { return 2.0 * double(y.numel()) * double(w.numel() / w.shape[0]); }
+// Weights for a plan, in its layout.
+class Weights {
+ public:
+  template <class Primitive>
+  Weights(const View& w, const Plan<Primitive>& plan) : dense_(w), layout_(plan.layout()), data_(dense_.data()) {
+    reorder(plan.reorder(), given(w.shape));
+  }
 
-constexpr double kLargeBand = 4e6;  // flops: 100 us of a core, about
+  memory in_layout() const { return memory_over(layout_, data_); }
 
-// `turned`: the weights of the convolution that takes dy to dx.
-void run_forward(const View& y, const View& x, const View& w, const Conv2d& conv, bool turned, const View& bias) {
+ private:
+  void reorder(const std::optional<Step>& step, const memory::desc& from) {
+    if (!step) return;
+    blocked_ = Scratch(int64_t(layout_.get_size() / sizeof(float)));
+    step->run({{DNNL_ARG_FROM, memory_over(from, data_)}, {DNNL_ARG_TO, memory_over(layout_, blocked_.data())}});
+    data_ = blocked_.data();
+  }
+
+  DenseInput dense_;
+  memory::desc layout_;
+  const float* data_;
+  Scratch blocked_;
+};
+
+// The weights of the convolution that takes dy to dx where the stride is 1: the channels' roles swapped, and each
+// kernel turned by half a circle. [I, KH, KW, O].
+class TurnedWeights {
+ public:
+  explicit TurnedWeights(const View& w)
+      : memory_(w.numel()), view_(contiguous_view(memory_.data(), {w.shape[3], w.shape[1], w.shape[2], w.shape[0]})) {
+    for (int64_t kh = 0; kh < w.shape[1]; ++kh)
+      for (int64_t kw = 0; kw < w.shape[2]; ++kw)
+        cpu_backend().copy(tap(view_, kh, kw), transposed(tap(w, w.shape[1] - 1 - kh, w.shape[2] - 1 - kw), 0, 3));
+  }
+  const View& view() const { return view_; }
+
+ private:
+  static View tap(const View& w, int64_t kh, int64_t kw) { return part_of(part_of(w, 1, kh, 1), 2, kw, 1); }
+
+  Scratch memory_;
+  View view_;
+};
+
+void run_forward(const View& y, const View& x, const View& w, const Conv2d& conv, const View& bias) {
+  const auto plan = plan_for<Forward>({x.shape, y.shape, w.shape, conv, bool(bias)});
   const DenseInput image(x), shift(bias);
   const DenseOutput result(y);
-  const View in = to_read(image, x), out = contiguous_view(result.data(), y.shape);
-  const View sizes = turned ? View{nullptr, DType::f32, {w.shape[3], w.shape[1], w.shape[2], w.shape[0]}, {}} : w;
-  const auto band_of = [&](auto... rows) { return band_of_output(in, out, sizes.shape[1], conv, rows...); };
-  const Bands<Forward> bands(
-      bands_of(in, out, sizes.shape[1], conv, y.shape[1], chunks_for_flops(flops_of(y, sizes), kLargeBand), band_of),
-      sizes, [&](const Descriptions& d) { return d.forward(bool(bias)); });
-  Weights weights(w);
-  const memory blocked = turned ? weights.turned_in_layout(bands.layout()) : weights.in_layout(bands.layout());
-  bands.run([&](const Band& band, const Descriptions& d, int64_t) {
-    Arguments arguments{{DNNL_ARG_SRC, memory_over(d.x, band.x.data)},
+  const Weights weights(w, *plan);
+  const memory blocked = weights.in_layout();
+  plan->run([&](const Descriptions& d, int64_t at_x, int64_t at_y, int64_t) {
+    Arguments arguments{{DNNL_ARG_SRC, memory_over(d.x, image.data() + at_x)},
                         {DNNL_ARG_WEIGHTS, blocked},
-                        {DNNL_ARG_DST, memory_over(d.y, band.y.data)}};
+                        {DNNL_ARG_DST, memory_over(d.y, result.data() + at_y)}};
     if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(d.bias, shift.data()));
     return arguments;
   });
@@ -254,23 +308,19 @@ void run_forward(const View& y, const View& x, const View& w, const Conv2d& conv
 void backward_input_as_forward(const View& dx, const View& dy, const View& w, const Conv2d& c) {
   const int kh = int(w.shape[1]), kw = int(w.shape[2]);
   const Conv2d mirrored{1, kh - 1 - c.top, kw - 1 - c.left, kh - 1 - c.bottom, kw - 1 - c.right};
-  run_forward(dx, dy, w, mirrored, true, {});
+  run_forward(dx, dy, TurnedWeights(w).view(), mirrored, {});
 }
 
 void backward_input(const View& dx, const View& dy, const View& w, const Conv2d& conv) {
+  const auto plan = plan_for<BackwardInput>({dx.shape, dy.shape, w.shape, conv});
   const DenseInput grad(dy);
   const DenseOutput result(dx);
-  const View in = contiguous_view(result.data(), dx.shape), out = to_read(grad, dy);
-  const auto band_of = [&](auto... rows) { return band_of_input(in, out, w.shape[1], conv, rows...); };
-  const Bands<BackwardInput> bands(
-      bands_of(in, out, w.shape[1], conv, dx.shape[1], chunks_for_flops(flops_of(dy, w), kLargeBand), band_of), w,
-      [](const Descriptions& d) { return d.backward_input(); });
-  Weights weights(w);
-  const memory blocked = weights.in_layout(bands.layout());
-  bands.run([&](const Band& band, const Descriptions& d, int64_t) {
-    return Arguments{{DNNL_ARG_DIFF_DST, memory_over(d.y, band.y.data)},
+  const Weights weights(w, *plan);
+  const memory blocked = weights.in_layout();
+  plan->run([&](const Descriptions& d, int64_t at_x, int64_t at_y, int64_t) {
+    return Arguments{{DNNL_ARG_DIFF_DST, memory_over(d.y, grad.data() + at_y)},
                      {DNNL_ARG_WEIGHTS, blocked},
-                     {DNNL_ARG_DIFF_SRC, memory_over(d.x, band.x.data)}};
+                     {DNNL_ARG_DIFF_SRC, memory_over(d.x, result.data() + at_x)}};
   });
   result.finish();
 }
@@ -283,29 +333,28 @@ void add_up(const Scratch& x, int64_t count, int64_t n) {
   });
 }
 
-// Each chunk has a sum of its own, added up in order.
+// Each band has a sum of its own, added up in order.
 void backward_weight(const View& dw, const View& dbias, const View& dy, const View& x, const Conv2d& conv) {
-  constexpr int64_t kFewestPixels = 64, kMostParts = 16;  // so that a sum costs little beside its terms
+  const auto plan = plan_for<BackwardWeight>({x.shape, dy.shape, dw.shape, conv, bool(dbias)});
+  const memory::desc& layout = plan->layout();
   const DenseInput grad(dy), image(x);
-  const View in = to_read(image, x), out = to_read(grad, dy);
-  const int64_t pixels = dy.numel() / dy.shape[3];
-  const int64_t wanted = std::clamp<int64_t>(pixels / kFewestPixels, 1,
-                                             std::min(kMostParts, chunks_for_flops(flops_of(dy, dw), kLargeBand)));
-  const auto band_of = [&](auto... rows) { return band_of_output(in, out, dw.shape[1], conv, rows...); };
-  const Bands<BackwardWeight> bands(bands_of(in, out, dw.shape[1], conv, dy.shape[1], wanted, band_of), dw,
-                                    [&](const Descriptions& d) { return d.backward_weight(bool(dbias)); });
-  const memory::desc& layout = bands.layout();
-  const int64_t count = bands.count(), floats = int64_t(layout.get_size() / sizeof(float)), outputs = dw.shape[0];
+  const DenseOutput result(dw);
+  const int64_t count = plan->bands(), floats = int64_t(layout.get_size() / sizeof(float)), outputs = dw.shape[0];
   const Scratch sums(count * floats), bias_sums(count * outputs);
-  bands.run([&](const Band& band, const Descriptions& d, int64_t i) {
-    Arguments arguments{{DNNL_ARG_SRC, memory_over(d.x, band.x.data)},
-                        {DNNL_ARG_DIFF_DST, memory_over(d.y, band.y.data)},
+  plan->run([&](const Descriptions& d, int64_t at_x, int64_t at_y, int64_t i) {
+    Arguments arguments{{DNNL_ARG_SRC, memory_over(d.x, image.data() + at_x)},
+                        {DNNL_ARG_DIFF_DST, memory_over(d.y, grad.data() + at_y)},
                         {DNNL_ARG_DIFF_WEIGHTS, memory_over(layout, sums.data() + i * floats)}};
     if (dbias) arguments.emplace(DNNL_ARG_DIFF_BIAS, memory_over(d.bias, bias_sums.data() + i * outputs));
     return arguments;
   });
   add_up(sums, count, floats);
-  reorder(memory_over(layout, sums.data()), Weights(dw).as_given());
+  if (plan->reorder())
+    plan->reorder()->run({{DNNL_ARG_FROM, memory_over(layout, sums.data())},
+                          {DNNL_ARG_TO, memory_over(given(dw.shape), result.data())}});
+  else
+    std::memcpy(result.data(), sums.data(), size_t(floats) * sizeof(float));
+  result.finish();
   if (!dbias) return;
   add_up(bias_sums, count, outputs);
   cpu_backend().copy(dbias, contiguous_view(bias_sums.data(), dbias.shape));
@@ -318,7 +367,7 @@ void CpuBackend::conv2d(View y, View x, View w, View bias, View added, Conv2d co
   if (is_linear(w, conv))
     linear(y, x, linear_weight(w), bias, {});
   else
-    run_forward(y, x, w, conv, false, bias);
+    run_forward(y, x, w, conv, bias);
   if (added) binary(Binary::add, y, y, added);
 }
 

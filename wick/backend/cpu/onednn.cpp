@@ -57,13 +57,9 @@ void prepare_onednn() {
 void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments) {
   const Scratch work(int64_t((scratchpad.get_size() + sizeof(float) - 1) / sizeof(float)));
   arguments.emplace(DNNL_ARG_SCRATCHPAD, memory_over(scratchpad, work.data()));
+  prepare_onednn();
   static thread_local dnnl::stream stream(cpu_engine());
   primitive.execute(stream, arguments);
-}
-
-void reorder(const dnnl::memory& from, const dnnl::memory& to) {
-  const dnnl::reorder::primitive_desc chosen(from, to, scratchpad_attributes());
-  execute<dnnl::reorder>(chosen, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
 }  // namespace wick

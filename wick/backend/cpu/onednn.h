@@ -1,5 +1,4 @@
-// oneDNN's engine, and running a primitive on the calling thread with our scratch memory. Making a primitive again
-// costs 1 to 3 us: oneDNN keeps the compiled ones in a cache of its own.
+// oneDNN's engine, and running a primitive on the calling thread with our scratch memory.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -24,15 +23,5 @@ void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratch
 // computed by this thread alone: only `parallel.h` shares work. oneDNN does not check whether its allocation of pages
 // for code failed (`ulimit -v`), so this allocates as much beforehand. Throws OutOfMemory.
 void prepare_onednn();
-
-// Makes a primitive from a descriptor that was chosen with scratchpad_attributes(), and runs it. Throws OutOfMemory.
-template <class Primitive>
-void execute(const typename Primitive::primitive_desc& chosen, Arguments arguments) {
-  prepare_onednn();
-  execute(Primitive(chosen), chosen.scratchpad_desc(), std::move(arguments));
-}
-
-// Copies between layouts.
-void reorder(const dnnl::memory& from, const dnnl::memory& to);
 
 }  // namespace wick

@@ -41,7 +41,7 @@ void run_chunks(int64_t count, ChunkCall body);
 // How many chunks to cut work of so many flops into: some small ones where there is little, so that a second thread has
 // a share of 10 us or more, and larger ones where there is much.
 inline int64_t chunks_for_flops(double flops, double large_chunk) {
-  constexpr double kSmall = 2.5e5, kFew = 8, kMost = 64;
+  constexpr double kSmall = 1.5e5, kFew = 8, kMost = 64;
   return int64_t(std::clamp(std::max(flops / large_chunk, std::min(flops / kSmall, kFew)), 1.0, kMost));
 }
 
