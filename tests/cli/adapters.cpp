@@ -431,6 +431,9 @@ const std::vector<WrongSetting> kWrongSettings = {
     {"init_lora_weights", R"j("tomorrow")j", {"tomorrow", "does not know"}},
     {"init_lora_weights", "[]", {"init_lora_weights", "string"}},
     {"init_lora_weights", R"j("pissa")j", {"lm_head", "PiSSA", "embedding"}, "tied_head"},
+    {"num_cayley_neumann_terms", "-1", {"num_cayley_neumann_terms", "from 0 to 1000", "-1"}, "peft_oft"},
+    {"num_cayley_neumann_terms", "1001", {"num_cayley_neumann_terms", "from 0 to 1000", "1001"}, "peft_oft"},
+    {"num_cayley_neumann_terms", "2.5", {"num_cayley_neumann_terms", "integer"}, "peft_oft"},
 };
 
 TEST_F(Adapters, SettingsThatCannotBeHeeded) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device.h"
+#include "io/files.h"
 #include "pipelines/golden.h"
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
@@ -30,10 +31,9 @@ FluxInput input(const FluxConfig& config) {
           .rotary = flux_rotary(flux_places(5, 4, 14), config, test::memory())};
 }
 
-// With a LoRA on every module of the blocks, modulations among them.
-Outcome run(FlowTransformerOptions options, bool given) {
+Outcome run(FlowTransformerOptions options, bool given, const std::vector<LoraFile>& loras, bool trainable) {
   const FluxConfig config = FluxConfig::read(kModel);
-  Adapter adapter(flux_module_names(), {{kGolden / "flux/dev/lora.safetensors"}}, /*trainable=*/true);
+  Adapter adapter(flux_module_names(), loras, trainable);
   const WeightsOptions place{.place = Residence::on(test::backend(), DType::f32)};
   const Weights weights(flux_source(Checkpoint(kModel).source()), place);
   const auto build = [&](const Weights& shapes) { FluxTransformer(Scope(shapes, "transformer"), config, options); };
@@ -47,6 +47,11 @@ Outcome run(FlowTransformerOptions options, bool given) {
   Tape tape;
   const Tensor y = model(x), loss = mean(square(y));
   return {y.detached(), adapter.gradients(tape.backward(loss))};
+}
+
+// With a LoRA on every module of the blocks, modulations among them.
+Outcome run(FlowTransformerOptions options, bool given) {
+  return run(std::move(options), given, {{kGolden / "flux/dev/lora.safetensors"}}, /*trainable=*/true);
 }
 
 class ModulationsAhead : public testing::TestWithParam<bool> {};
@@ -76,6 +81,29 @@ TEST_P(ModulationsAhead, OfStreamedBlocksHaveTheSameBits) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Flux, ModulationsAhead, testing::Bool());
+
+// Biases that adapters change are added to what was made ahead.
+TEST(ModulationsAheadOfBiases, AreThoseOfTheStep) {
+  const TemporaryDirectory folder;
+  const int64_t dim = 48;
+  const auto drawn = [](const Shape& shape, uint64_t seed) {
+    Rng rng(seed);
+    return random_normal(shape, rng) * 0.3f;
+  };
+  const std::string first = "diffusion_model.double_blocks.0.img_mod.lin",
+                    second = "diffusion_model.double_blocks.1.txt_mod.lin";
+  save_safetensors(folder / "1", {{first + ".diff_b", drawn({6 * dim}, 1)},
+                                  {second + ".lora_A.weight", drawn({2, dim}, 2)},
+                                  {second + ".lora_B.weight", drawn({6 * dim, 2}, 3)},
+                                  {second + ".lora_B.bias", drawn({6 * dim}, 4)}});
+  save_safetensors(folder / "2", {{first + ".lora_A.weight", drawn({2, dim}, 5)},
+                                  {first + ".lora_B.weight", drawn({6 * dim, 2}, 6)},
+                                  {second + ".diff_b", drawn({6 * dim}, 7)}});
+  const std::vector<LoraFile> files = {{folder / "1"}, {folder / "2", 0.5f}};
+  const Tensor resident = run({}, false, files, false).y;
+  EXPECT_GT(relative_error(resident, run({}, false, {files[0]}, false).y), 1e-3);
+  EXPECT_LE(relative_error(run({.modulations_ahead = true}, true, files, false).y, resident), 1e-5);
+}
 
 // To squares of a millionth the norms add as much.
 TEST(Modulations, NormsAddAMillionth) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "io/files.h"
+#include "source_dir.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/adapter.h"
 #include "wick/nn/layers.h"
@@ -244,6 +245,15 @@ TEST(Rotation, CayleysTransform) {
   EXPECT_EQ(side_of_entries(6), 4);
   EXPECT_EQ(side_of_entries(5), std::nullopt);
   EXPECT_EQ(side_of_entries(0), std::nullopt);
+}
+
+// peft's own, for every number of terms (tools/golden/adapter_kinds.py).
+TEST(Rotation, PeftsSeries) {
+  const SafetensorsFile golden = SafetensorsFile::open(test::source_dir() / "tests/golden/peft_cayley.safetensors");
+  const Tensor skew = skew_of_entries(golden.load("entries"));
+  const Tensor eye = matrix_of(5, 5, [](int64_t i, int64_t j) { return i == j; });
+  for (const int64_t terms : {0, 1, 2, 3, 4, 5, 6, 7, 8})
+    expect_near(cayley_neumann(skew, terms) + reshape(eye, {1, 5, 5}), golden.load(fmt::format("R.{}", terms)), 1e-6f);
 }
 
 // R of block k with a strength.

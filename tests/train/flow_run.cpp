@@ -10,6 +10,8 @@
 #include "source_dir.h"
 #include "train/process.h"
 #include "wick/io/safetensors.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/random.h"
 #include "wick/train/trainer.h"
 
 namespace wick {
@@ -301,6 +303,94 @@ TEST_F(FlowRun, StreamedWeightsGiveTheSameBits) {
   const Outcome outcome = run(flux.path(), "out", {"--stream-blocks", "1000"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.err.find("--stream-blocks: expected at most "), std::string::npos) << outcome.err;
+}
+
+// Kinds that are trained.
+enum class Kind { lora, dora_of_outputs, dora_of_inputs, loha, loha_dense, loha_dora, lokr, lokr_dora, count };
+
+Tensor drawn(const Shape& shape, uint64_t seed, float deviation) {
+  Rng rng(seed);
+  return random_normal(shape, rng) * deviation;
+}
+
+// Of a module with `out` outputs and `in` inputs, as kohya's and LyCORIS' files spell it.
+std::map<std::string, Tensor> factors_of(Kind kind, int64_t out, int64_t in, uint64_t seed) {
+  const auto loha = [&](int64_t rank) -> std::map<std::string, Tensor> {
+    return {{".hada_w1_a", drawn({out, rank}, seed, 0.5f)},
+            {".hada_w1_b", drawn({rank, in}, seed + 1, 0.5f)},
+            {".hada_w2_a", drawn({out, rank}, seed + 2, 0.5f)},
+            {".hada_w2_b", drawn({rank, in}, seed + 3, 0.5f)}};
+  };
+  const std::map<std::string, Tensor> lora = {{".lora_down.weight", drawn({3, in}, seed, 0.3f)},
+                                              {".lora_up.weight", drawn({out, 3}, seed + 1, 0.3f)},
+                                              {".alpha", full({}, 2)}},
+                                      lokr = {{".lokr_w1", drawn({4, 2}, seed, 0.5f)},
+                                              {".lokr_w2", drawn({out / 4, in / 2}, seed + 1, 0.3f)}};
+  const auto with_magnitude = [&](std::map<std::string, Tensor> all, const Shape& shape) {
+    all[".dora_scale"] = drawn(shape, seed + 5, 0.2f) + 1.0f;
+    return all;
+  };
+  switch (kind) {
+    case Kind::lora:
+      return lora;
+    case Kind::dora_of_outputs:
+      return with_magnitude(lora, {out, 1});
+    case Kind::dora_of_inputs:
+      return with_magnitude(lora, {1, in});
+    case Kind::loha:
+      return loha(2);
+    case Kind::loha_dense:
+      return loha(9);
+    case Kind::loha_dora:
+      return with_magnitude(loha(2), {out, 1});
+    case Kind::lokr:
+      return lokr;
+    default:
+      return with_magnitude(lokr, {out, 1});
+  }
+}
+
+// Files that split q, k and v, of one kind or of kinds in turn: further training begins with the loss that the model
+// has with the adapter in its weights.
+TEST_F(FlowRun, PartsOfFusedLayersBeginAsTheyMerge) {
+  const auto first_loss = [&](const fs::path& model, const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--steps", "1", "--lr", "1e-30"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Outcome outcome = run(model, name, flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? nlohmann::json::parse(read_plain(folder / name / "metrics.jsonl"))["loss"].get<double>()
+                             : 0;
+  };
+  const auto count = size_t(Kind::count);
+  for (const fs::path& model : {sd3.path(), flux.path()}) {
+    const std::string family = model == sd3.path() ? "sd3 " : "flux ";
+    const double base = first_loss(model, family + "base", {"--rank", "2"});
+    const SafetensorsFile weights = SafetensorsFile::open(transformer(model));
+    for (size_t mix = 0; mix <= count; ++mix) {
+      SCOPED_TRACE(family + std::to_string(mix));
+      std::map<std::string, Tensor> file;
+      size_t module = mix == count ? 0 : mix;
+      for (const auto& [name, info] : weights.tensors()) {
+        const bool is_part = name.find(".attn") != name.npos || name.find("proj_mlp") != name.npos;
+        if (!is_part || info.shape.rank() != 2 || name.find("_out.") != name.npos) continue;
+        const std::string path = "transformer." + name.substr(0, name.rfind('.'));
+        for (const auto& [suffix, tensor] : factors_of(Kind(module % count), info.shape[0], info.shape[1], 10 * module))
+          file[path + suffix] = tensor;
+        module += mix == count ? 1 : count;
+      }
+      const std::string name = family + std::to_string(mix);
+      const fs::path split = folder / (name + ".safetensors"), merged = folder / (name + " merged");
+      save_safetensors(split, file);
+      const Outcome outcome =
+          ChildProcess({"merge", "--model", model.string(), "--lora", split.string(), "--output", merged.string()},
+                       folder.path())
+              .wait();
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      const double want = first_loss(merged, name + " base", {"--rank", "2"});
+      EXPECT_GT(std::abs(want / base - 1), 1e-3);
+      EXPECT_NEAR(first_loss(model, name + " further", {"--from", split.string()}) / want, 1, 1e-5);
+    }
+  }
 }
 
 // Under the names and with all the tensors that it had, the table of positions among them.

@@ -16,6 +16,7 @@ import shutil
 
 import lycoris.modules.locon
 import peft.tuners.boft.layer as boft_layer
+import peft.tuners.oft.layer as oft_layer
 import torch
 from diffusers import FluxTransformer2DModel, SD3Transformer2DModel
 from lycoris.modules.boft import ButterflyOFTModule
@@ -354,6 +355,81 @@ def flux_biases():
     finish("flux_biases", "flux/dev", "transformer", inputs, run_transformer(fresh, inputs))
 
 
+def peft_transformer(name, kind, folder, inputs, config, grad=None):
+    """All parts of fused layers, by diffusers where the kind is LoRA or DoRA, else by peft; gradients on `folder`'s case `grad`."""
+    by_diffusers = isinstance(config, LoraConfig)
+    fresh = lambda: kind.from_pretrained(ROOT / folder / "transformer").eval().requires_grad_(False)
+    seeded(name)
+    shutil.rmtree(OUT / name, ignore_errors=True)
+    model = fresh()
+    if by_diffusers:
+        model.add_adapter(config)
+        disturb_peft(model, name).save_lora_adapter(OUT / name)
+        model = fresh()
+        model.load_lora_adapter(OUT / name, prefix=None, low_cpu_mem_usage=False, weight_name="pytorch_lora_weights.safetensors")
+    else:
+        disturb_peft(get_peft_model(model, config), name).save_pretrained(OUT / name)
+        model = PeftModel.from_pretrained(fresh(), OUT / name)
+    finish(name, folder, "transformer", f"{folder}/{inputs}.in.safetensors",
+           run_transformer(model.eval(), f"{folder}/{inputs}.in.safetensors"))
+    if not grad:
+        return
+    x = load(ROOT / folder / f"{grad}.in.safetensors")
+    wanted = {n.replace(".default_0", "").replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector"): p.requires_grad_(True)
+              for n, p in model.named_parameters() if any(prefix in n for prefix in PREFIXES)}
+    assert set(wanted) == set(load(OUT / name / "pytorch_lora_weights.safetensors"))
+    loss = torch.nn.functional.mse_loss(model(**arguments(x, torch.float32)).sample, x["target"])
+    grads = torch.autograd.grad(loss, list(wanted.values()))
+    add_gradients(name, {"loss": loss} | {"grad." + n: g for n, g in zip(wanted, grads)}, f"{folder}/{grad}.in.safetensors")
+
+
+def trained_parts(name, kind, folder, inputs, modules):
+    """Kinds that LyCORIS trains beside each other on the parts of fused layers, with gradients."""
+    model = kind.from_pretrained(ROOT / folder / "transformer").eval().requires_grad_(False)
+    file, trained = put(model, modules, simple_tuner, name)
+    write_file(name, file)
+    finish(name, folder, "transformer", inputs, run_transformer(model, inputs), lora="adapter.safetensors")
+    grad = f"{folder}/wide_grad.in.safetensors"
+    x = load(ROOT / grad)
+    with constant_norm():
+        loss = torch.nn.functional.mse_loss(model(**arguments(x, torch.float32)).sample, x["target"])
+        grads = torch.autograd.grad(loss, list(trained.values()))
+    add_gradients(name, {"loss": loss} | {"grad." + n: g for n, g in zip(trained, grads)}, grad)
+
+
+ATTENTION = [f"attn.{part}" for part in ("to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj")]
+FLUX_PARTS = [f"transformer_blocks.0.{part}" for part in ATTENTION] + [
+    f"single_transformer_blocks.1.{part}" for part in ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")]
+SD3_PARTS = [f"transformer_blocks.0.{part}" for part in (*ATTENTION, "attn2.to_q", "attn2.to_k", "attn2.to_v")]
+
+
+def parts_of_fused_layers():
+    flux_model = FluxTransformer2DModel, "flux/dev", "lora"
+    sd3_model = SD3Transformer2DModel, "sd3_transformer/dual", "lora"
+    dora = dict(r=3, lora_alpha=5, use_dora=True, init_lora_weights=False)
+    peft_transformer("flux_peft_dora", *flux_model, LoraConfig(**dora, target_modules=FLUX_PARTS), grad="wide_grad")
+    peft_transformer("sd3_peft_dora", *sd3_model, LoraConfig(**dora, target_modules=SD3_PARTS), grad="grad")
+    inputs = "transformer_blocks.0.ff.net.2"
+    for name, model, parts in ("flux", flux_model, FLUX_PARTS), ("sd3", sd3_model, SD3_PARTS):
+        peft_transformer(f"{name}_peft_ia3", *model, IA3Config(target_modules=[*parts, inputs], feedforward_modules=[inputs]))
+        peft_transformer(f"{name}_peft_oft", *model, OFTConfig(oft_block_size=4, r=0, init_weights=False, target_modules=parts))
+    wd = lambda on_out: dict(weight_decompose=True, wd_on_out=on_out)
+    block, single = "transformer_blocks.0.attn.", "single_transformer_blocks.1."
+    trained_parts("flux_trained_parts", FluxTransformer2DModel, "flux/dev", "flux/dev/lora.in.safetensors", {
+        block + "to_q": lora(3, 2.0, **wd(True)), block + "to_k": loha(3, 2.0), block + "to_v": lora(2, 3.0, **wd(False)),
+        block + "add_q_proj": loha(2, 3.0), block + "add_k_proj": loha(8, 2.0), block + "add_v_proj": lora(3, 2.0),
+        single + "attn.to_q": lokr(3, 2.0), single + "attn.to_k": loha(2, 3.0, **wd(True)), single + "attn.to_v": loha(2, 3.0),
+        single + "proj_mlp": lokr(3, 2.0, **wd(False))})
+
+
+def cayley_series():
+    """R of peft's OFT for each number of terms of its series."""
+    module = oft_layer.OFTRotationModule(2, 10, 5, 10)
+    entries = 0.2 * torch.randn(2, 10, generator=rng("cayley"))
+    series = {f"R.{terms}": module._cayley_batch(entries, 5, True, terms) for terms in range(9)}
+    save(ROOT / "peft_cayley.safetensors", {"entries": entries} | series)
+
+
 # Language models, by peft
 
 PREFIXES = "lora_", "hada_", "lokr_", "oft_", "boft_", "ia3_"
@@ -431,6 +507,10 @@ def languages():
     language("peft_oft", "llama2", OFTConfig(oft_block_size=4, r=0, use_cayley_neumann=True, **targets))
     language("peft_oft_terms", "llama_linear", OFTConfig(
         oft_block_size=0, r=4, use_cayley_neumann=True, num_cayley_neumann_terms=7, **targets))
+    language("peft_oft_two_terms", "llama2", OFTConfig(
+        oft_block_size=4, r=0, use_cayley_neumann=True, num_cayley_neumann_terms=2, **targets))
+    language("peft_oft_three_terms", "llama2", OFTConfig(
+        oft_block_size=4, r=0, use_cayley_neumann=True, num_cayley_neumann_terms=3, **targets))
     language("peft_oft_exact", "llama2", OFTConfig(oft_block_size=0, r=2, use_cayley_neumann=False, **targets))
     language("peft_oft_shared", "llama2", OFTConfig(oft_block_size=4, r=0, block_share=True, use_cayley_neumann=False, **targets))
     language("peft_oft_constrained", "llama2", OFTConfig(oft_block_size=4, r=0, coft=True, eps=2.3, **targets))
@@ -451,4 +531,6 @@ if __name__ == "__main__":
     unet_cases()
     flow_models()
     flux_biases()
+    parts_of_fused_layers()
+    cayley_series()
     languages()

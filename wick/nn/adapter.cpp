@@ -225,6 +225,9 @@ struct Adapter::Part {
   bool overlaps(const Part& other) const {
     return module.first < other.module.end() && other.module.first < module.end();
   }
+  bool contains(const Part& other) const {
+    return module.first <= other.module.first && other.module.end() <= module.end();
+  }
   bool adds_up() const { return module.algorithm->stacks() && !module.magnitude.factor.value; }
 
   // For parts of the same rows.
@@ -244,6 +247,10 @@ struct Adapter::Part {
       if (last == parts.rend()) break;
       check_apart(*last, part);
       if (!last->adds_up() || !part.adds_up()) break;
+      if (last->contains(part)) {  // which stays below those behind it
+        *last = sum(std::move(*last), std::move(part));
+        return;
+      }
       part = sum(std::move(*last), std::move(part));
       parts.erase(std::next(last).base());
     }
@@ -308,26 +315,19 @@ bool Adapter::stand_apart(const std::vector<LoraSite>& sites) const {
 
 namespace {
 
-// Modules in the order in which they apply, those that can be one LayerAdapter together.
+// Modules in the order in which they apply; those of a group are on different outputs.
 std::vector<std::vector<PlacedModule>> grouped(const std::vector<PlacedModule>& parts) {
   std::vector<std::vector<PlacedModule>> groups;
-  const auto stacks = [](const PlacedModule& part) {
-    return part.module->algorithm->stacks() && !part.module->magnitude.factor.value;
-  };
   for (const PlacedModule& part : parts) {
     const auto meets = [&](const std::vector<PlacedModule>& group) {
       return std::ranges::any_of(
           group, [&](const PlacedModule& other) { return other.column < part.end() && part.column < other.end(); });
     };
-    const auto fits = [&](const std::vector<PlacedModule>& group) {
-      return stacks(part) && stacks(group.front()) && group.front().module->algorithm == part.module->algorithm;
-    };
     const auto behind = std::find_if(groups.rbegin(), groups.rend(), meets).base();
-    const auto joins = std::find_if(behind, groups.end(), fits);
-    if (joins == groups.end())
+    if (behind == groups.end())
       groups.push_back({part});
     else
-      joins->push_back(part);
+      behind->push_back(part);
   }
   for (auto& group : groups) std::ranges::sort(group, {}, &PlacedModule::column);
   return groups;
@@ -335,19 +335,28 @@ std::vector<std::vector<PlacedModule>> grouped(const std::vector<PlacedModule>& 
 
 }  // namespace
 
-std::shared_ptr<const LayerAdapter> Adapter::adapter_of(const std::vector<PlacedModule>& parts, int64_t outputs,
+// Of modules on different outputs of a layer.
+std::shared_ptr<const LayerAdapter> Adapter::adapter_of(const std::vector<PlacedModule>& group, int64_t outputs,
                                                         const Residence& place) {
-  AdapterModule& module = *parts.front().module;
-  const AdapterAlgorithm& algorithm = *module.algorithm;
-  if (algorithm.stacks() && !module.magnitude.factor.value)
-    return algorithm.layer(parts, outputs, place, dropout(parts, *place.memory));
-  check(!config_ || (!drops_out(*config_) && config_->most_norm == 0),
+  const AdapterAlgorithm& first = *group.front().module->algorithm;
+  const auto stacks = [&](const PlacedModule& part) {
+    return part.module->algorithm == &first && first.stacks() && !part.module->magnitude.factor.value;
+  };
+  if (std::ranges::all_of(group, stacks)) return first.layer(group, outputs, place, dropout(group, *place.memory));
+  std::vector<OutputsAdapter> parts;
+  for (const auto& [module, column] : group)
+    parts.push_back({column, column + module->target.out, adapter_of_part(*module, place)});
+  return on_outputs(std::move(parts), outputs);
+}
+
+std::shared_ptr<const LayerAdapter> Adapter::adapter_of_part(AdapterModule& module, const Residence& place) const {
+  const bool is_plain = module.algorithm->stacks() && !module.magnitude.factor.value;
+  check(is_plain || !config_ || (!drops_out(*config_) && config_->most_norm == 0),
         "{}: {} is a {}, and only plain LoRAs have dropout and a limit of norms; expected none of --lora-dropout, "
         "--rank-dropout, --module-dropout and --scale-weight-norms",
         files_.empty() ? "LoRA" : files_.front().file->name(), quote(module.name), module.kind());
-  auto change = algorithm.layer({{&module, 0}}, module.target.out, place, {});
-  if (module.magnitude.factor.value) change = with_magnitude(std::move(change), module, place);
-  return on_outputs({{parts.front().column, parts.front().end(), std::move(change)}}, outputs);
+  auto adapter = module.algorithm->layer({{&module, 0}}, module.target.out, place, {});
+  return module.magnitude.factor.value ? with_magnitude(std::move(adapter), module, place) : adapter;
 }
 
 AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residence& place) {

@@ -187,8 +187,9 @@ class Adapter {
   AdapterModule fresh(const std::string& name, const LoraSite& site, Memory& memory) const;
   bool is_targeted(const std::string& path) const;
   void note_patterns(const std::string& path, const std::vector<ModuleName>& names);
-  std::shared_ptr<const LayerAdapter> adapter_of(const std::vector<PlacedModule>& parts, int64_t outputs,
+  std::shared_ptr<const LayerAdapter> adapter_of(const std::vector<PlacedModule>& group, int64_t outputs,
                                                  const Residence& place);
+  std::shared_ptr<const LayerAdapter> adapter_of_part(AdapterModule& module, const Residence& place) const;
   std::string commonest_kinds() const;
   LoraDropout dropout(const std::vector<PlacedModule>& parts, Memory& memory);
   Modules from_files(const std::vector<ModuleName>& names, const LoraSite& site, size_t set);

@@ -55,12 +55,12 @@ struct Magnitude {
 
 // The settings of rotations (nn/oft.cpp, nn/boft.cpp) that a file keeps outside its factors.
 struct RotationSettings {
-  float constraint = 0;              // times the outputs: the largest norm that generators may have
-  bool constrains_always = false;    // kohya's OFT: with a constraint of 0 nothing is left of it
-  int64_t neumann_terms = 0;         // of PEFT's Cayley-Neumann series; 0: Cayley's transform itself
-  std::optional<double> coft_bound;  // PEFT's coft: eps, which bounds a block's generator
-  bool shares_blocks = false;        // PEFT's block_share: one block serves for all
-  bool is_onetrainers = false;       // a file without settings
+  float constraint = 0;                  // times the outputs: the largest norm that generators may have
+  bool constrains_always = false;        // kohya's OFT: with a constraint of 0 nothing is left of it
+  std::optional<int64_t> neumann_terms;  // of PEFT's Cayley-Neumann series; none: Cayley's transform itself
+  std::optional<double> coft_bound;      // PEFT's coft: eps, which bounds a block's generator
+  bool shares_blocks = false;            // PEFT's block_share: one block serves for all
+  bool is_onetrainers = false;           // a file without settings
 };
 
 struct AdapterModule {

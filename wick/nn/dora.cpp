@@ -81,6 +81,9 @@ class DoraLayer final : public LayerAdapter {
     return m.strength == 1 ? result : base * (1 - m.strength) + result * m.strength;
   }
 
+  // Its magnitude is of the weight alone.
+  Tensor merged_bias(const Tensor& bias) const override { return change_->merged_bias(bias); }
+  bool changes_bias() const override { return change_->changes_bias(); }
   bool needs_weight() const override { return true; }
 
   // The gain of frozen factors; of trained ones |W|^2, to which a step adds.
@@ -107,18 +110,25 @@ class DoraLayer final : public LayerAdapter {
     return finished(whole * m.strength + below(x, {}) * (1 - m.strength), bias, residual);
   }
 
-  // m / |W + s B A|. With W A^T, or B^T W, the weight is read once and no product of its size is made:
-  // |w + s b A|^2 = |w|^2 + 2 s b (A w^T) + s^2 b (A A^T) b^T for a row w and its b, and likewise for columns. These
-  // are small kernels for each module, so that their number counts.
+  // m / |W + D|.
   Tensor trained_gain(const LayerBelow& below) const {
-    const bool of_inputs = module_.magnitude.of_inputs;
     const Tensor squares = [&] {
       const TapePause norms_are_constants;
-      const Tensor w = matrix_of(below.w), a = down(), b = up();
-      const Tensor change = of_inputs ? change_of_columns(w, a, b) : change_of_rows(w, a, b);
-      return known_ + summed(change, of_inputs, of_inputs ? module_.target.in : change.dim(1));
+      return module_.algorithm == &lora_algorithm()
+                 ? squares_of_lora(below.weight())
+                 : positive(squared_norms(change_->merged(below.weight()), module_.magnitude.of_inputs));
     }();
     return module_.magnitude.factor.value * rsqrt(squares);
+  }
+
+  // |W + s B A|^2. With W A^T, or B^T W, the weight is read once and no product of its size is made:
+  // |w + s b A|^2 = |w|^2 + 2 s b (A w^T) + s^2 b (A A^T) b^T for a row w and its b, and likewise for columns. These
+  // are small kernels for each module, so that their number counts.
+  Tensor squares_of_lora(const Tensor& weight) const {
+    const bool of_inputs = module_.magnitude.of_inputs;
+    const Tensor w = matrix_of(weight), a = down(), b = up();
+    const Tensor change = of_inputs ? change_of_columns(w, a, b) : change_of_rows(w, a, b);
+    return known_ + summed(change, of_inputs, of_inputs ? module_.target.in : change.dim(1));
   }
   Tensor down() const { return matrix_of(module_.factors[0].value.detached()); }  // A [R, P * I]
   Tensor up() const { return module_.factors[1].value.detached(); }               // B [O, R]

@@ -26,7 +26,7 @@ void read_magnitude(AdapterModule& module, const std::string& file);
 // The value, or its gradient, in kohya's and LyCORIS' layout: [out, 1], [1, in], or of rank 4.
 Tensor magnitude_to_file(const Tensor& value, const AdapterModule& module, const std::vector<int>& order = {});
 
-// `change` under the module's magnitude. The trained factors must be a LoRA's.
+// `change` under the module's magnitude.
 std::shared_ptr<const LayerAdapter> with_magnitude(std::shared_ptr<const LayerAdapter> change, AdapterModule& module,
                                                    const Residence& place);
 

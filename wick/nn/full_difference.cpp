@@ -23,11 +23,11 @@ class FullLayer final : public LayerAdapter {
 
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
-    const Tensor b = merged_bias(bias);
-    if (!change_) return below(x, b, residual, ends_block);
-    const Tensor share = below.conv ? conv2d(x, change_, {}, *below.conv, residual) : linear(x, change_, {}, residual);
-    if (!replaces_) return below(x, b, share, ends_block);
-    return finished(strength_ == 1 ? share : share + below(x, {}) * (1 - strength_), b, {});
+    if (!change_) return below(x, bias, residual, ends_block);
+    const Conv2d* const conv = below.conv();
+    const Tensor share = conv ? conv2d(x, change_, {}, *conv, residual) : linear(x, change_, {}, residual);
+    if (!replaces_) return below(x, bias, share, ends_block);
+    return finished(strength_ == 1 ? share : share + below(x, {}) * (1 - strength_), bias, {});
   }
 
   Tensor merged(const Tensor& w) const override {
@@ -41,8 +41,7 @@ class FullLayer final : public LayerAdapter {
     return bias ? cast(bias, DType::f32) + shift_.to(bias.memory()) : shift_;
   }
   bool changes_bias() const override { return bool(shift_); }
-  // A layer whose output is made ahead takes no other bias.
-  bool needs_weight() const override { return replaces_ || shift_; }
+  bool needs_weight() const override { return replaces_; }
 
  private:
   Tensor change_, shift_;

@@ -25,7 +25,7 @@ class GloraLayer final : public LayerAdapter {
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
     const Tensor mixed = linear(linear(x, a2_), a1_, {}, x);
-    const Tensor low = below.conv ? conv2d(x, b2_, {}, *below.conv) : linear(x, b2_);
+    const Tensor low = below.conv() ? conv2d(x, b2_, {}, *below.conv()) : linear(x, b2_);
     return below(mixed, bias, linear(low, b1_, {}, residual), ends_block);
   }
 

@@ -22,7 +22,7 @@ class GainLayer final : public LayerAdapter {
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
     if (of_inputs_) return below(scaled_channels(x, gain_), bias, residual, ends_block);
-    return finished(scaled_channels(below(x, {}), gain_), merged_bias(bias), residual);
+    return finished(scaled_channels(below(x, {}), gain_), bias, residual);
   }
 
   Tensor merged(const Tensor& w) const override {

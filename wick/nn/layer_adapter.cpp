@@ -13,29 +13,39 @@
 namespace wick {
 
 Tensor LayerBelow::operator()(const Tensor& x, const Tensor& bias, const Tensor& residual, bool ends_block) const {
-  if (whole_) return finished(slice((*whole_)(x, {}), -1, first_, end_), bias, residual);
   if (!adapters_.empty()) {
-    const LayerBelow below(w, conv, adapters_.first(adapters_.size() - 1));
-    return adapters_.back()->forward(below, x, bias, residual, ends_block);
+    const LayerAdapter& last = *adapters_.back();
+    const LayerBelow below(w_, conv_, adapters_.first(adapters_.size() - 1));
+    return part_ ? last.forward_outputs(below, part_->first, part_->end, x, bias, residual)
+                 : last.forward(below, x, bias, residual, ends_block);
   }
-  if (!w) return residual;
-  return conv ? conv2d(x, w, bias, *conv, residual) : linear(x, w, bias, residual, ends_block);
+  if (!w_) return finished(residual, bias, {});
+  const Tensor w = rows_of(w_);
+  return conv_ ? conv2d(x, w, bias, *conv_, residual) : linear(x, w, bias, residual, ends_block);
 }
 
 LayerBelow LayerBelow::outputs(int64_t first, int64_t end) const {
-  if (is_bare()) return LayerBelow(w ? slice(w, 0, first, end) : w, conv, {});
-  LayerBelow part(w, conv, {});
-  part.whole_ = this;
-  part.first_ = first;
-  part.end_ = end;
+  const int64_t before = part_ ? part_->first : 0;
+  assert(first >= 0 && first < end && (!part_ || before + end <= part_->end));
+  LayerBelow part = *this;
+  part.part_ = {before + first, before + end};
   return part;
 }
 
-Tensor LayerBelow::merged() const {
-  if (whole_) return slice(whole_->merged(), 0, first_, end_);
-  Tensor all = cast(w, DType::f32);
+Tensor LayerBelow::rows_of(const Tensor& w) const { return part_ && w ? slice(w, 0, part_->first, part_->end) : w; }
+
+Tensor LayerBelow::bare_weight() const { return adapters_.empty() ? rows_of(w_) : Tensor(); }
+
+Tensor LayerBelow::weight() const {
+  if (adapters_.empty()) return rows_of(w_);
+  Tensor all = cast(w_, DType::f32);
   for (const auto& adapter : adapters_) all = adapter->merged(all);
-  return all;
+  return rows_of(all);
+}
+
+Tensor LayerAdapter::forward_outputs(const LayerBelow& below, int64_t first, int64_t end, const Tensor& x,
+                                     const Tensor& bias, const Tensor& residual) const {
+  return finished(slice(forward(below, x, {}, {}, false), -1, first, end), bias, residual);
 }
 
 Tensor LayerAdapter::looked_up(const Tensor&, const Tensor& rows) const {
@@ -49,16 +59,17 @@ Tensor LayerAdapter::gated_linear(const Tensor& x, const Tensor& w, const Tensor
 
 Tensor AdapterStack::linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual,
                             bool ends_block) const {
-  return LayerBelow(w, nullptr, adapters())(x, bias, residual, ends_block);
+  return LayerBelow(w, nullptr, adapters())(x, bias_for_layers(bias), residual, ends_block);
 }
 
 Tensor AdapterStack::gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const {
   if (adapters().empty()) return wick::gated_linear(x, w, bias);
-  return adapters().size() == 1 ? adapters().front()->gated_linear(x, w, bias) : swiglu(linear(x, w, bias));
+  if (adapters().size() > 1) return swiglu(linear(x, w, bias));
+  return adapters().front()->gated_linear(x, w, bias_for_layers(bias));
 }
 
 Tensor AdapterStack::conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const {
-  return LayerBelow(w, &conv, adapters())(x, bias);
+  return LayerBelow(w, &conv, adapters())(x, bias_for_layers(bias));
 }
 
 Tensor AdapterStack::merged(const Tensor& w) const {
@@ -102,73 +113,83 @@ namespace {
 
 class OutputsOfLayer final : public LayerAdapter {
  public:
-  OutputsOfLayer(std::vector<OutputsAdapter> parts, int64_t outputs) : parts_(std::move(parts)), outputs_(outputs) {
-    std::ranges::sort(parts_, {}, &OutputsAdapter::first);
+  OutputsOfLayer(std::vector<OutputsAdapter> parts, int64_t outputs) {
+    std::ranges::sort(parts, {}, &OutputsAdapter::first);
+    int64_t done = 0;
+    for (OutputsAdapter& part : parts) {
+      if (done < part.first) parts_.push_back({done, part.first, nullptr});
+      done = part.end;
+      parts_.push_back(std::move(part));
+    }
+    if (done < outputs) parts_.push_back({done, outputs, nullptr});
   }
 
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool) const override {
-    return cat(each([&](const LayerAdapter* adapter, int64_t first, int64_t end) {
-                 const LayerBelow part = below.outputs(first, end);
-                 const Tensor b = bias ? slice(bias, 0, first, end) : Tensor();
-                 const Tensor r = residual ? slice(residual, -1, first, end) : Tensor();
-                 return adapter ? adapter->forward(part, x, b, r, false) : part(x, b, r);
-               }),
-               -1);
+    return forward_outputs(below, 0, parts_.back().end, x, bias, residual);
+  }
+
+  Tensor forward_outputs(const LayerBelow& below, int64_t first, int64_t end, const Tensor& x, const Tensor& bias,
+                         const Tensor& residual) const override {
+    std::vector<Tensor> all;
+    for (const OutputsAdapter& part : parts_) {
+      const int64_t begin = std::max(first, part.first), stop = std::min(end, part.end);
+      if (begin >= stop) continue;
+      const Tensor b = bias ? slice(bias, 0, begin - first, stop - first) : bias,
+                   r = residual ? slice(residual, -1, begin - first, stop - first) : residual;
+      all.push_back(forward_of(part, below, begin, stop, x, b, r));
+    }
+    return all.size() == 1 ? all.front() : cat(all, -1);
   }
 
   Tensor merged(const Tensor& w) const override {
-    return cat(each([&](const LayerAdapter* adapter, int64_t first, int64_t end) {
-                 const Tensor rows = slice(w, 0, first, end);
-                 return adapter ? adapter->merged(rows) : cast(rows, DType::f32);
-               }),
-               0);
+    std::vector<Tensor> all;
+    for (const auto& [first, end, adapter] : parts_) {
+      const Tensor rows = slice(w, 0, first, end);
+      all.push_back(adapter ? adapter->merged(rows) : cast(rows, DType::f32));
+    }
+    return cat(all, 0);
   }
 
   Tensor merged_bias(const Tensor& bias) const override {
-    std::vector<Tensor> all = each([&](const LayerAdapter* adapter, int64_t first, int64_t end) {
+    std::vector<Tensor> all;
+    for (const auto& [first, end, adapter] : parts_) {
       const Tensor part = bias ? slice(bias, 0, first, end) : bias;
-      return adapter ? adapter->merged_bias(part) : part;
-    });
-    if (std::ranges::none_of(all, [](const Tensor& part) { return bool(part); })) return {};
-    int64_t i = 0;
-    each([&](const LayerAdapter*, int64_t first, int64_t end) {
-      Tensor& part = all[size_t(i++)];
-      return part ? part : part = zeros({end - first});
-    });
+      all.push_back(adapter ? adapter->merged_bias(part) : part);
+    }
+    const auto some = std::ranges::find_if(all, [](const Tensor& part) { return bool(part); });
+    if (some == all.end()) return {};
+    Memory& memory = some->memory();
+    for (size_t i = 0; i < all.size(); ++i)
+      if (!all[i]) all[i] = zeros({parts_[i].end - parts_[i].first}, DType::f32, memory);
     return cat(all, 0);
   }
 
   bool changes_bias() const override {
-    return std::ranges::any_of(parts_, [](const OutputsAdapter& part) { return part.adapter->changes_bias(); });
+    return std::ranges::any_of(parts_, [](const auto& part) { return part.adapter && part.adapter->changes_bias(); });
   }
 
   bool needs_weight() const override {
-    return std::ranges::any_of(parts_, [](const OutputsAdapter& part) { return part.adapter->needs_weight(); });
+    return std::ranges::any_of(parts_, [](const auto& part) { return part.adapter && part.adapter->needs_weight(); });
   }
 
   void rest_on(const Tensor& w) const override {
     for (const auto& [first, end, adapter] : parts_)
-      if (adapter->needs_weight()) adapter->rest_on(slice(w, 0, first, end));
+      if (adapter && adapter->needs_weight()) adapter->rest_on(slice(w, 0, first, end));
   }
 
  private:
-  // What `make` has for each part, and for the outputs without an adapter, in their order.
-  template <class Make>
-  std::vector<Tensor> each(const Make& make) const {
-    std::vector<Tensor> all;
-    int64_t done = 0;
-    for (const auto& [first, end, adapter] : parts_) {
-      if (done < first) all.push_back(make(nullptr, done, first));
-      all.push_back(make(adapter.get(), first, end));
-      done = end;
-    }
-    if (done < outputs_) all.push_back(make(nullptr, done, outputs_));
-    return all;
+  // Outputs [begin, end), which are some of the part's.
+  static Tensor forward_of(const OutputsAdapter& part, const LayerBelow& below, int64_t begin, int64_t end,
+                           const Tensor& x, const Tensor& bias, const Tensor& residual) {
+    if (!part.adapter) return below.outputs(begin, end)(x, bias, residual);
+    const LayerBelow under = below.outputs(part.first, part.end);
+    return begin == part.first && end == part.end
+               ? part.adapter->forward(under, x, bias, residual, false)
+               : part.adapter->forward_outputs(under, begin - part.first, end - part.first, x, bias, residual);
   }
 
-  std::vector<OutputsAdapter> parts_;
-  int64_t outputs_;
+  std::vector<OutputsAdapter> parts_;  // of all outputs; some without an adapter
 };
 
 class DenseChange final : public LayerAdapter {
@@ -177,7 +198,8 @@ class DenseChange final : public LayerAdapter {
 
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
-    const Tensor share = below.conv ? conv2d(x, change_, {}, *below.conv, residual) : linear(x, change_, {}, residual);
+    const Conv2d* const conv = below.conv();
+    const Tensor share = conv ? conv2d(x, change_, {}, *conv, residual) : linear(x, change_, {}, residual);
     return below(x, bias, share, ends_block);
   }
 
@@ -195,6 +217,13 @@ std::shared_ptr<const LayerAdapter> on_outputs(std::vector<OutputsAdapter> parts
 }
 
 std::shared_ptr<const LayerAdapter> dense_change(const Tensor& change) { return std::make_shared<DenseChange>(change); }
+
+Tensor lora_on(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Lora& lora, const Tensor& residual,
+               bool ends_block) {
+  const Tensor w = below.bare_weight(), rest = w ? residual : below(x, bias, residual), shift = w ? bias : Tensor();
+  return below.conv() ? lora_conv2d(x, w, shift, *below.conv(), lora, rest)
+                      : lora_linear(x, w, shift, lora, rest, ends_block);
+}
 
 Tensor finished(Tensor y, const Tensor& bias, const Tensor& residual) {
   if (bias) y = y + cast(bias, y.dtype());

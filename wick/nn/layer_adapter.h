@@ -4,45 +4,59 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "wick/ops/conv.h"
+#include "wick/ops/lora.h"
 
 namespace wick {
 
 class LayerAdapter;
 
-// A linear or a convolution, as an adapter finds it. Arguments as in ops.
+// A linear or a convolution, as an adapter finds it: the outputs that the adapter is for, under the adapters before it.
+// Where those are some of the layer's outputs, the adapter reaches their rows of the weight and no others.
 class LayerBelow {
  public:
   using Adapters = std::span<const std::shared_ptr<const LayerAdapter>>;
 
-  // `conv` is null for a linear. Without w the layer is what a weight elsewhere made of x: the residual.
-  LayerBelow(Tensor weight, const Conv2d* convolution, Adapters adapters)
-      : w(std::move(weight)), conv(convolution), adapters_(adapters) {}
+  // All outputs of a layer. `conv` is null for a linear. Without w the layer is what a weight elsewhere made of x: the
+  // residual.
+  LayerBelow(Tensor w, const Conv2d* conv, Adapters adapters) : w_(std::move(w)), conv_(conv), adapters_(adapters) {}
 
+  // Arguments as in ops; bias and residual are of these outputs.
   Tensor operator()(const Tensor& x, const Tensor& bias, const Tensor& residual = {}, bool ends_block = false) const;
-  // The same for outputs [first, end) alone. It refers to this one.
+  // Outputs [first, end) of these.
   LayerBelow outputs(int64_t first, int64_t end) const;
-  bool is_bare() const { return adapters_.empty() && !whole_; }  // nothing but w
-  Tensor merged() const;                                         // its weight in f32, with the adapters in it
-
-  Tensor w;
-  const Conv2d* conv;
+  const Conv2d* conv() const { return conv_; }
+  // Its weight as it is held, where no adapter comes before; else empty.
+  Tensor bare_weight() const;
+  // Its weight with the adapters in it, f32; as it is held where there are none.
+  Tensor weight() const;
 
  private:
+  struct Outputs {
+    int64_t first, end;
+  };
+  Tensor rows_of(const Tensor& w) const;
+
+  Tensor w_;  // of all outputs
+  const Conv2d* conv_;
   Adapters adapters_;
-  const LayerBelow* whole_ = nullptr;  // of which this one is the outputs [first_, end_)
-  int64_t first_ = 0, end_ = 0;
+  std::optional<Outputs> part_;  // all without
 };
 
 class LayerAdapter {
  public:
   virtual ~LayerAdapter() = default;
+  // The layer below with the adapter. `bias` is merged_bias() of all adapters already.
   virtual Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                          bool ends_block) const = 0;
-  // swiglu of that for a bare linear; for inference.
+  // Outputs [first, end) of forward(); bias and residual are of these alone. `below` has all that the adapter is for.
+  virtual Tensor forward_outputs(const LayerBelow& below, int64_t first, int64_t end, const Tensor& x,
+                                 const Tensor& bias, const Tensor& residual) const;
+  // swiglu of forward() for a bare linear; for inference.
   virtual Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const;
   // The weight with the adapter in it: f32, in w's layout and memory: [out, in], or [O, KH, KW, I] of a convolution.
   virtual Tensor merged(const Tensor& w) const = 0;
@@ -82,6 +96,7 @@ class AdapterStack {
 
  private:
   const Adapters& adapters() const { return sets_[*in_use_]; }
+  Tensor bias_for_layers(const Tensor& bias) const { return changes_bias() ? merged_bias(bias) : bias; }
 
   std::vector<Adapters> sets_;
   std::shared_ptr<const size_t> in_use_ = std::make_shared<const size_t>(0);
@@ -95,6 +110,10 @@ struct OutputsAdapter {
 };
 // Of a layer with so many outputs; the parts overlap nowhere.
 std::shared_ptr<const LayerAdapter> on_outputs(std::vector<OutputsAdapter> parts, int64_t outputs);
+
+// A LoRA on the layer below, in one operation where that is a weight alone.
+Tensor lora_on(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Lora& lora, const Tensor& residual,
+               bool ends_block);
 
 // Adds a dense change [out, in] or [O, KH, KW, I], in the dtype of activations.
 std::shared_ptr<const LayerAdapter> dense_change(const Tensor& change);

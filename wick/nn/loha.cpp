@@ -76,12 +76,12 @@ class LohaLayer final : public LayerAdapter {
   Tensor as_lora(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual) const {
     const Expanded e(module_);
     const Lora lora = Lora::of(e.down, e.up, module_.total_scale(), activations_);
-    if (below.conv) return lora_conv2d(x, below.w, bias, *below.conv, lora, residual);
-    return lora_linear(x, below.w, bias, lora, residual, /*ends_block=*/true);
+    return lora_on(below, x, bias, lora, residual, /*ends_block=*/true);
   }
   Tensor as_dense(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual) const {
     const Tensor change = cast(dense(module_), activations_);
-    const Tensor share = below.conv ? conv2d(x, change, {}, *below.conv, residual) : linear(x, change, {}, residual);
+    const Conv2d* const conv = below.conv();
+    const Tensor share = conv ? conv2d(x, change, {}, *conv, residual) : linear(x, change, {}, residual);
     return below(x, bias, share, /*ends_block=*/true);
   }
 

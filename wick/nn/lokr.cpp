@@ -65,7 +65,7 @@ class LokrLayer final : public LayerAdapter {
   // Its own part is computed again in backward.
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
-    const auto run = [this, conv = below.conv](const Tensor& input) { return change_of(input, conv); };
+    const auto run = [this, conv = below.conv()](const Tensor& input) { return change_of(input, conv); };
     const Tensor share = module_.is_trained() ? checkpoint(run, x) : run(x);
     return below(x, bias, residual ? share + residual : share, ends_block);
   }

@@ -2,6 +2,7 @@
 // the module's change is scale * up down. Files may have a Tucker core of a convolution between both (LyCORIS' LoCon),
 // and a bias of up (PEFT's lora_bias).
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -28,15 +29,16 @@ class LoraLayer final : public LayerAdapter {
 
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
-    const bool is_bare = below.is_bare() && below.w;
-    const Tensor rest = is_bare ? residual : below(x, bias, residual);
-    const Tensor w = is_bare ? below.w : Tensor(), b = is_bare ? bias : Tensor();
-    const Tensor y = below.conv ? lora_conv2d(x, w, b, *below.conv, lora_, rest)
-                                : lora_linear(x, w, b, lora_, rest, ends_block && !shift_);
-    return shift_ ? y + cast(shift_, y.dtype()) : y;
+    return lora_on(below, x, bias, lora_, residual, ends_block);
+  }
+  Tensor forward_outputs(const LayerBelow& below, int64_t first, int64_t end, const Tensor& x, const Tensor& bias,
+                         const Tensor& residual) const override {
+    const LayerBelow part = below.outputs(first, end);
+    const Lora lora = lora_of(first, end);
+    return lora.parts.empty() ? part(x, bias, residual) : lora_on(part, x, bias, lora, residual, false);
   }
   Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const override {
-    return shift_ ? LayerAdapter::gated_linear(x, w, bias) : lora_gated_linear(x, w, bias, lora_);
+    return lora_gated_linear(x, w, bias, lora_);
   }
   Tensor merged(const Tensor& w) const override {
     const Tensor base = cast(w, DType::f32);
@@ -62,6 +64,25 @@ class LoraLayer final : public LayerAdapter {
   bool changes_bias() const override { return bool(shift_); }
 
  private:
+  // Of outputs [first, end), with its rows of the downs. A trained part has all of its outputs there, or none: it
+  // shares them with no other file.
+  Lora lora_of(int64_t first, int64_t end) const {
+    Lora some;
+    int64_t row = 0, rows = 0;
+    for (const LoraPart& part : lora_.parts) {
+      const int64_t begin = std::max(first, part.column), stop = std::min(end, part.column + part.up.shape[0]);
+      if (begin >= stop) continue;
+      if (some.parts.empty()) row = part.row;
+      rows = part.row + part.up_values.dim(1) - row;
+      const Tensor values = slice(part.up_values.detached(), 0, begin - part.column, stop - part.column);
+      assert(!part.up.tracked() || stop - begin == part.up.shape[0]);
+      const Input up = part.up.tracked() ? part.up : Input(slice(values, 1, 0, part.up.shape[1]));
+      some.parts.push_back({part.down, up, values, begin - first, part.row - row, part.scale});
+    }
+    if (!some.parts.empty()) some.down = slice(lora_.down.detached(), 0, row, row + rows);
+    return some;
+  }
+
   Lora lora_;
   Tensor shift_;
 };

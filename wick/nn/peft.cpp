@@ -122,8 +122,8 @@ RotationSettings rotation_of(const nlohmann::json& json, const std::string& sour
   };
   rotation.shares_blocks = is_set("block_share");
   if (is_set("use_cayley_neumann")) rotation.neumann_terms = get<int64_t>(json, "num_cayley_neumann_terms", source);
-  check(rotation.neumann_terms == 0 || (rotation.neumann_terms >= 2 && rotation.neumann_terms <= 1000),
-        "{}: num_cayley_neumann_terms should be from 2 to 1000, found {}", source, rotation.neumann_terms);
+  const int64_t terms = rotation.neumann_terms.value_or(0);
+  check(terms >= 0 && terms <= 1000, "{}: num_cayley_neumann_terms should be from 0 to 1000, found {}", source, terms);
   if (is_set("coft")) rotation.coft_bound = get<double>(json, "eps", source);
   return rotation;
 }

@@ -49,8 +49,8 @@ class InputRotation final : public LayerAdapter {
   // A wide convolution's weight is made anew at each call, which costs much less than the convolution.
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
-    if (below.conv && below.w.rank() == 4)
-      return conv2d(x, cast(merged(below.merged()), x.dtype()), bias, *below.conv, residual);
+    if (const Conv2d* const conv = below.conv())
+      return conv2d(x, cast(merged(below.weight()), x.dtype()), bias, *conv, residual);
     return below(rotated(x, change_), bias, residual, ends_block);
   }
   Tensor merged(const Tensor& w) const override {
@@ -97,7 +97,7 @@ class PeftOft final : public AppliedAlgorithm {
     if (const Tensor& mark = module.factors[kScaled].value; mark && mark.item() != 0)
       skew = skew * float(1 / (2 * std::sqrt(double(n - 1))));
     if (r.coft_bound) skew = bounded_norms(skew, *r.coft_bound / std::sqrt(double(blocks)));
-    factor.value = r.neumann_terms > 0 ? cayley_neumann(skew, r.neumann_terms) : cayley(-1 * skew);
+    factor.value = r.neumann_terms ? cayley_neumann(skew, *r.neumann_terms) : cayley(-1 * skew);
     if (r.is_onetrainers && t.conv && t.kernel == 1) factor.value = contiguous(transpose(factor.value, 1, 2));
   }
 

@@ -79,12 +79,16 @@ Tensor cayley(const Tensor& skew) {
 }
 
 Tensor cayley_neumann(const Tensor& skew, int64_t terms) {
-  return each_matrix(skew, [terms](Matrix& s, size_t n) {
+  const int64_t last = std::max<int64_t>(terms, 4) - 1;
+  return each_matrix(skew, [terms, last](Matrix& s, size_t n) {
     Matrix sum(n * n), power = s;
-    for (int64_t term = 1; term < terms; ++term) {
-      const double factor = term + 1 < terms ? 2 : 1;
+    const auto add = [&](double factor) {
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * power[i];
-      if (term + 1 < terms) power = product(power, s, n);
+    };
+    if (terms >= 2) add(2);
+    for (int64_t degree = 2; terms >= 3 && degree <= last; ++degree) {
+      power = product(power, s, n);
+      add(degree < last ? 2 : 1);
     }
     s = std::move(sum);
   });

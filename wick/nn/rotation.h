@@ -12,7 +12,8 @@ namespace wick {
 // Cayley's transform (I + S) (I - S)^-1 of skew-symmetric matrices S [..., N, N], less I; f32 on the host. Of -S it is
 // the transpose.
 Tensor cayley(const Tensor& skew);
-// PEFT's approximation of it: I + 2 S + 2 S^2 + … + 2 S^(terms - 2) + S^(terms - 1), less I. `terms` is at least 2.
+// PEFT's approximation of it, less I: I + 2 S + 2 S^2 + … + 2 S^(terms - 2) + S^(terms - 1) of at least 4 terms. 3
+// count as 4, 2 are I + 2 S and fewer I (_cayley_batch of peft/tuners/oft/layer.py, 0.16 to 0.21).
 Tensor cayley_neumann(const Tensor& skew, int64_t terms);
 
 // B - B^T of blocks [..., N, N], and the matrices [K, N, N] of which `entries` [K, N (N - 1) / 2] are the rows above
