@@ -15,6 +15,8 @@ import json
 import shutil
 
 import lycoris.modules.locon
+import lycoris.modules.loha
+import lycoris.modules.lokr
 import peft.tuners.boft.layer as boft_layer
 import peft.tuners.oft.layer as oft_layer
 import torch
@@ -113,9 +115,12 @@ def constant_norm():
         assert torch.allclose(found, theirs(weight, dora_scale, multiplier, on_output), rtol=1e-5, atol=1e-6)
         return found
 
-    lycoris.modules.locon.weight_decompose = decompose
+    kinds = lycoris.modules.locon, lycoris.modules.loha, lycoris.modules.lokr
+    for kind in kinds:
+        kind.weight_decompose = decompose
     yield
-    lycoris.modules.locon.weight_decompose = theirs
+    for kind in kinds:
+        kind.weight_decompose = theirs
 
 
 def add_gradients(name, out, inputs):
