@@ -300,7 +300,8 @@ TEST(TokenizerArrays, SayWhatIsWrong) {
     }
     return "nothing";
   };
-  const TokenizerArrays good{.model = "gpt2", .pre = "qwen2", .tokens = {"a", "b", "ab"}, .merges = {"a b"}};
+  const TokenizerArrays good{
+      .model = "gpt2", .pre = "qwen2", .tokens = {"a", "b", "ab"}, .token_type = {1, 1, 1}, .merges = {"a b"}};
   EXPECT_EQ(complaint(good), "nothing");
   auto bad = good;
   bad.model = "bert";
@@ -315,7 +316,9 @@ TEST(TokenizerArrays, SayWhatIsWrong) {
   EXPECT_EQ(complaint(bad), "m.gguf: expected 1 to 1048576 tokens, found 0");
   bad = good;
   bad.token_type = {1, 1};
-  EXPECT_EQ(complaint(bad), "m.gguf: 2 token types for 3 tokens");
+  EXPECT_EQ(complaint(bad), "m.gguf: 2 token types for 3 tokens; convert the model to GGUF again");
+  bad.token_type = {};
+  EXPECT_EQ(complaint(bad), "m.gguf: 0 token types for 3 tokens; convert the model to GGUF again");
   bad.token_type = {1, 1, 7};
   EXPECT_EQ(complaint(bad), "m.gguf: token 2: expected a type from 1 to 6, found 7");
   bad = good;
@@ -326,12 +329,21 @@ TEST(TokenizerArrays, SayWhatIsWrong) {
   EXPECT_EQ(complaint(bad), "m.gguf: merges: \"c\" is not among the tokens");
   bad.merges = {"ab"};
   EXPECT_EQ(complaint(bad), "m.gguf: merges: expected two tokens, found \"ab\"");
+  bad.merges = {};
+  EXPECT_EQ(complaint(bad),
+            "m.gguf: no merges (tokenizer.ggml.merges), and 1 of its 3 tokens need them; convert the model to GGUF "
+            "again");
+  bad.tokens = {"a", "b", "\u0120"};  // nothing to merge
+  EXPECT_EQ(complaint(bad), "nothing");
+  bad = good;
+  bad.scores = {0, 0};
+  EXPECT_EQ(complaint(bad), "m.gguf: 2 scores for 3 tokens; convert the model to GGUF again");
   bad = good;
   bad.eos_token_id = 3;
   EXPECT_EQ(complaint(bad), "m.gguf: eos_token_id: no token has the id 3");
   bad = good;
   bad.model = "llama";
-  EXPECT_EQ(complaint(bad), "m.gguf: 0 scores for 3 tokens");
+  EXPECT_EQ(complaint(bad), "m.gguf: 0 scores for 3 tokens; convert the model to GGUF again");
   bad.scores = {0, 0, std::numeric_limits<float>::quiet_NaN()};
   EXPECT_EQ(complaint(bad), "m.gguf: token 2: the score is not finite");
   bad.scores = {0, 0, 0};

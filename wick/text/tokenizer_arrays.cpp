@@ -47,16 +47,17 @@ void read_tokens(TokenizerSpec& spec, const TokenizerArrays& arrays) {
   check(count > 0 && int64_t(count) <= kMaxTokens, "{}: expected 1 to {} tokens, found {}", spec.source, kMaxTokens,
         count);
   const auto check_size = [&](const char* key, size_t size) {
-    check(size == count, "{}: {} {} for {}", spec.source, size, key, count_of(count, "token"));
+    check(size == count, "{}: {} {} for {}; convert the model to GGUF again", spec.source, size, key,
+          count_of(count, "token"));
   };
-  if (spec.by_scores) check_size("scores", arrays.scores.size());
-  if (!arrays.token_type.empty()) check_size("token types", arrays.token_type.size());
+  if (spec.by_scores || !arrays.scores.empty()) check_size("scores", arrays.scores.size());
+  check_size("token types", arrays.token_type.size());
   spec.tokens.resize(count);
   for (size_t id = 0; id < count; ++id) {
     Token& token = spec.tokens[id];
     token.text = arrays.tokens[id];
     check(invalid_utf8(token.text) == std::string::npos, "{}: token {}: expected UTF-8", spec.source, id);
-    const int32_t type = arrays.token_type.empty() ? 1 : arrays.token_type[id];
+    const int32_t type = arrays.token_type[id];
     check(type >= 1 && type <= 6, "{}: token {}: expected a type from 1 to 6, found {}", spec.source, id, type);
     token.type = TokenType(type);
     if (spec.by_scores) token.score = arrays.scores[id];
@@ -95,7 +96,21 @@ void read_special_ids(TokenizerSpec& spec, const TokenizerArrays& arrays, bool a
   if (spec.eos && arrays.add_eos_token.value_or(false)) spec.after = {*spec.eos};
 }
 
+// llama.cpp refuses such a file too ("cannot find tokenizer merges in model file"). Without merges a text becomes its
+// bytes, for which no model was trained whose tokens are longer.
+void check_has_merges(const TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  const auto is_long = [](const Token& token) {
+    return token.is_piece && token.type == TokenType::kNormal && !token.text.empty() &&
+           character_at(token.text, 0).bytes < token.text.size();
+  };
+  const int64_t unmade = std::ranges::count_if(spec.tokens, is_long);
+  check(!arrays.merges.empty() || unmade == 0,
+        "{}: no merges (tokenizer.ggml.merges), and {} of its {} need them; convert the model to GGUF again",
+        spec.source, unmade, count_of(spec.tokens.size(), "token"));
+}
+
 void read_arrays_merges(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  check_has_merges(spec, arrays);
   const std::string place = spec.source + ": merges";
   std::unordered_map<std::string_view, int32_t> ids;
   for (size_t id = 0; id < spec.tokens.size(); ++id) ids.emplace(spec.tokens[id].text, int32_t(id));
