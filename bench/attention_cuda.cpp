@@ -139,9 +139,11 @@ void run(bool once) {
 }  // namespace
 }  // namespace wick::bench
 
-int main(int arguments, char**) {
+int main(int count, char** arguments) {
   try {
-    wick::bench::run(arguments > 1);
+    const bool once = count == 2 && arguments[1] == std::string("--once");
+    wick::check(once || count == 1, "bench_attention_cuda: expected --once, or nothing");
+    wick::bench::run(once);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ class Bench {
     constexpr double kBytes = 2 << 26;
     copy_rate_ = kBytes / time(1, [&](size_t) { device_.copy(y, x); });
     fmt::print("{{\"row\": \"copy 128 MiB\", \"TB/s\": {:.3f}}}\n", copy_rate_ * 1e-6);
+  }
+
+  // Throws Error for a name that no row has.
+  void check_names() const {
+    for (const std::string& name : names_) check(met_.contains(name), "{}: no row has that in its name", name);
   }
 
   void linear(int64_t outputs, int64_t inputs, DType dtype, int64_t tokens) {
@@ -145,8 +151,13 @@ class Bench {
   }
 
   void row(const std::string& name, double bytes, const std::function<double()>& measure) {
-    const auto asked = [&](const std::string& part) { return name.find(part) != name.npos; };
-    if (!names_.empty() && std::none_of(names_.begin(), names_.end(), asked)) return;
+    bool is_asked = names_.empty();
+    for (const std::string& part : names_) {
+      if (name.find(part) == name.npos) continue;
+      met_.insert(part);
+      is_asked = true;
+    }
+    if (!is_asked) return;
     const double us = measure();
     fmt::print("{{\"row\": \"{}\", \"MB\": {:.1f}, \"us\": {:.2f}, \"of_copy\": {:.3f}}}\n", name, bytes * 1e-6, us,
                bytes / us / copy_rate_);
@@ -155,7 +166,8 @@ class Bench {
   DeviceClock clock_;
   Backend& device_ = clock_.device;
   std::vector<std::string> names_;
-  double copy_rate_ = 0;  // bytes a microsecond
+  std::set<std::string> met_;  // in the names of rows
+  double copy_rate_ = 0;       // bytes a microsecond
 };
 
 void run(std::vector<std::string> names) {
@@ -177,6 +189,7 @@ void run(std::vector<std::string> names) {
   bench.attention_backward(2048, 32, 8);
   bench.cross_entropy(512, 32000);
   bench.cross_entropy(256, 152064);
+  bench.check_names();
 }
 
 }  // namespace

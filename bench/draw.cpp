@@ -79,10 +79,12 @@ int main(int argc, char** argv) {
   app.add_option("--steps", o.steps);
   app.add_option("--few", o.few, "steps of the pictures that tell a step from the rest");
   app.add_option("--repeats", o.repeats);
-  app.add_flag("--f16", o.f16);
-  app.add_flag("--f32", o.f32);
+  app.add_flag("--f32", o.f32)->excludes(app.add_flag("--f16", o.f16));
   CLI11_PARSE(app, argc, argv);
   try {
+    check(o.few > 0 && o.few < o.steps && o.repeats > 0,
+          "--few {}: a step is told by pictures of fewer steps than --steps {}; give at least 1, and less than those",
+          o.few, o.steps);
     measure(o);
   } catch (const Error& e) {
     fmt::print(stderr, "bench_draw: {}\n", e.what());

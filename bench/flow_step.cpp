@@ -215,7 +215,7 @@ void run(const Options& o) {
       "{}, \"batch\": {}, "
       "\"height\": {}, \"width\": {}, \"rank\": {}, \"checkpoint\": {}, \"graph\": {}, \"median_ms\": {:.3f}, "
       "\"min_ms\": {:.3f}, \"max_ms\": {:.3f}, \"peak_mib\": {}, \"reserved_mib\": {}}}\n",
-      o.model, o.base(), o.draw, !o.no_lora, o.batch, o.height, o.width, o.rank, o.checkpoint, !o.no_graph,
+      o.model, o.base(), o.draw, !o.no_lora, o.batch, o.height, o.width, o.rank, o.checkpoint, !o.no_graph && !o.draw,
       bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
       memory.peak >> 20, memory.reserved >> 20);
 }
@@ -232,23 +232,25 @@ int main(int argc, char** argv) {
   app.add_option("--text", o.text, "tokens");
   app.add_option("--steps", o.steps);
   app.add_option("--warmup", o.warmup);
-  app.add_option("--rank", o.rank);
-  app.add_option("--targets", o.targets);
+  CLI::Option* const rank = app.add_option("--rank", o.rank);
+  CLI::Option* const targets = app.add_option("--targets", o.targets);
   app.add_option("--double-blocks", o.double_blocks);
-  app.add_option("--single-blocks", o.single_blocks);
-  app.add_flag("--draw", o.draw, "predictions alone, without gradients");
-  app.add_flag("--no-lora", o.no_lora, "with --draw");
-  app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
+  app.add_option("--single-blocks", o.single_blocks, "of flux");
+  CLI::Option* const draw = app.add_flag("--draw", o.draw, "predictions alone, without gradients, call by call");
+  app.add_flag("--no-lora", o.no_lora, "with --draw")->needs(draw)->excludes(rank)->excludes(targets);
+  app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing")->excludes(draw);
   app.add_flag("--resident", o.resident, "modulations are made in each step, and their weights stay on the device");
   app.add_flag("--f32", o.f32);
   std::vector<std::string> bases;
   for (const DType base : kBases) bases.emplace_back(name_of(base));
-  app.add_option("--quantize", o.quantize, "the matrices of the blocks")->check(CLI::IsMember(bases));
-  app.add_flag("--fp8-compute", o.fp8_compute, "those in fp8, and their products");
-  app.add_flag("--no-graph", o.no_graph, "give the device every step call by call");
+  CLI::Option* const quantize =
+      app.add_option("--quantize", o.quantize, "the matrices of the blocks")->check(CLI::IsMember(bases));
+  app.add_flag("--fp8-compute", o.fp8_compute, "those in fp8, and their products")->excludes(quantize);
+  app.add_flag("--no-graph", o.no_graph, "give the device every step call by call")->excludes(draw);
   app.add_option("--device", o.device);
   CLI11_PARSE(app, argc, argv);
   try {
+    check(o.single_blocks == 0 || o.model == "flux", "--single-blocks: {} has none; leave it out", o.model);
     run(o);
   } catch (const Error& e) {
     fmt::print(stderr, "bench_flow_step: {}\n", e.what());

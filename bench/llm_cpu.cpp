@@ -4,6 +4,11 @@
 //   many
 //                                 tokens: prints a list of milliseconds, the prompt's and each token's after the first
 //   bench_llm_cpu --write FILE.gguf f32|q8_0|q4_0      a model of 349 M parameters with random weights, always the same
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
 #include "timing.h"
 #include "wick/io/gguf.h"
 #include "wick/ops/ops.h"
@@ -31,7 +36,10 @@ GgufMetadata::Entries metadata() {
 }
 
 void write_model(const char* path, const std::string& type) {
-  const DType dtype = type == "q8_0" ? DType::q8_0 : type == "q4_0" ? DType::q4_0 : DType::f32;
+  constexpr DType kTypes[] = {DType::f32, DType::q8_0, DType::q4_0};
+  const auto found = std::ranges::find(kTypes, type, [](DType each) { return name_of(each); });
+  check(found != std::end(kTypes), "--write: expected f32, q8_0 or q4_0, found {}", type);
+  const DType dtype = *found;
   Rng rng(1);
   std::vector<GgufEntry> tensors;
   const auto matrix = [&](const std::string& name, int64_t rows, int64_t columns) {
@@ -80,15 +88,11 @@ std::vector<double> answer(Generator& generator, int64_t prompt, int64_t tokens,
   return times;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+void run(const std::vector<std::string>& arguments) {
   cpu_backend();
-  if (argc == 4 && std::string(argv[1]) == "--write") {
-    write_model(argv[2], argv[3]);
-    return 0;
-  }
-  const Llama model = Llama::load(argv[1]);
+  if (arguments.size() == 3 && arguments[0] == "--write") return write_model(arguments[1].c_str(), arguments[2]);
+  check(arguments.size() == 1, "expected MODEL.gguf, or --write FILE.gguf TYPE");
+  const Llama model = Llama::load(std::filesystem::path(arguments[0]));
   Generator generator(model, kContext);
   fmt::print("{}\n", bench::libraries());
   std::fflush(stdout);
@@ -96,5 +100,16 @@ int main(int argc, char** argv) {
   for (int64_t prompt, tokens; std::cin >> prompt >> tokens;) {
     fmt::print("[{:.6f}]\n", fmt::join(answer(generator, prompt, tokens, rng), ", "));
     std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run({argv + 1, argv + argc});
+  } catch (const Error& e) {
+    fmt::print(stderr, "bench_llm_cpu: {}\n", e.what());
+    return 1;
   }
 }

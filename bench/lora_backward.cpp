@@ -39,8 +39,9 @@ int main(int argc, char** argv) {
   int64_t runs = 2000;
   bool on_request = false;
   CLI::App app{"Times lora_backward."};
-  app.add_option("--runs", runs);
-  app.add_flag("--on-request", on_request, "for each number on stdin, print the times of so many runs");
+  CLI::Option* const all_runs = app.add_option("--runs", runs);
+  app.add_flag("--on-request", on_request, "for each number on stdin, print the times of so many runs")
+      ->excludes(all_runs);
   CLI11_PARSE(app, argc, argv);
 
   const Case cases[] = {{77, 768, 16}, {256, 1536, 32}, {256, 3072, 64}};

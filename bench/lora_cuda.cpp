@@ -118,7 +118,9 @@ void run(bool once) {
 
 int main(int count, char** arguments) {
   try {
-    wick::bench::run(count > 1 && arguments[1] == std::string("--once"));
+    const bool once = count == 2 && arguments[1] == std::string("--once");
+    wick::check(once || count == 1, "bench_lora_cuda: expected --once, or nothing");
+    wick::bench::run(once);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -12,14 +12,13 @@ namespace {
 using namespace wick;
 
 DType dtype_named(const std::string& name) {
-  for (const DType dtype : {DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k, DType::bf16, DType::f16})
+  for (const DType dtype :
+       {DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k, DType::bf16, DType::f16, DType::f32})
     if (name_of(dtype) == name) return dtype;
-  return DType::f32;
+  fail("expected a type of blocks, bf16, f16 or f32, found {}", name);
 }
 
-}  // namespace
-
-int main() {
+void run() {
   cpu_backend();
   fmt::print("{}\n", bench::libraries());
   std::fflush(stdout);
@@ -41,5 +40,16 @@ int main() {
     }
     fmt::print("[{:.6f}]\n", fmt::join(ms, ", "));
     std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main() {
+  try {
+    run();
+  } catch (const Error& e) {
+    fmt::print(stderr, "bench_quantised_linear: {}\n", e.what());
+    return 1;
   }
 }

@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", o.batch);
   app.add_option("--height", o.height, "of the latents");
   app.add_option("--width", o.width, "of the latents");
-  app.add_option("--steps", o.steps);
+  CLI::Option* const steps = app.add_option("--steps", o.steps);
   app.add_option("--warmup", o.warmup);
   app.add_option("--rank", o.rank);
   app.add_option("--adapter", o.adapter, "magnitudes of dora are of inputs, of dora-outputs of outputs, as PEFT's")
@@ -171,9 +171,13 @@ int main(int argc, char** argv) {
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
   app.add_flag("--bf16", o.bf16, "frozen weights in bf16, and on a device all arithmetic on them");
   app.add_flag("--no-graph", o.no_graph, "give the device every step call by call");
-  app.add_flag("--on-request", o.on_request, "for each number on stdin, print the times of so many steps");
+  app.add_flag("--on-request", o.on_request, "for each number on stdin, print the times of so many steps")
+      ->excludes(steps);
   CLI11_PARSE(app, argc, argv);
   try {
+    check(o.lokr_factor == -1 || o.adapter == "lokr", "--lokr-factor: {} has none; leave it out", o.adapter);
+    check(!o.no_graph || !open_backend(o.device).memory().on_host(),
+          "--no-graph: the host computes call by call; leave it out");
     run(o);
   } catch (const Error& e) {
     fmt::print(stderr, "bench_train_step: {}\n", e.what());
