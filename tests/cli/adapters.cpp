@@ -7,6 +7,7 @@
 
 #include "cli/program.h"
 #include "engine_model.h"
+#include "io/float8.h"
 #include "wick/io/image.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
@@ -600,6 +601,88 @@ TEST_F(Adapters, WhatIsNotFiniteIsRefusedEverywhere) {
   expect_one_line(run_wick("generate --prompt x --steps 1 --model " + word(kModel) + " --lora " + word(lora) +
                            " --out " + word(folder / "x.png")),
                   {"l.safetensors", "proj_in.lora_down.weight"});
+}
+
+// The file's largest tensor, a factor whatever the kind, in integers.
+std::string with_integers(const fs::path& file) {
+  Tensors tensors = load_all(file);
+  const auto size = [](const auto& entry) { return entry.second.numel(); };
+  const auto largest = std::ranges::max_element(tensors, {}, size);
+  std::vector<int64_t> numbers;
+  for (const float value : largest->second.to_vector()) numbers.push_back(std::lround(100 * value));
+  const std::string key = largest->first;
+  tensors[key] = Tensor::of(numbers, largest->second.shape());
+  const auto metadata = SafetensorsFile::open(file).metadata();
+  save_safetensors(file, tensors, metadata);
+  return key;
+}
+
+TEST_P(Adapters, FactorsOfIntegersAreRefused) {
+  const Case c = Case::of(GetParam());
+  const fs::path lora = folder / "lora", out = folder / "out";
+  fs::copy(c.lora, lora);
+  fs::path file = lora;
+  if (fs::is_directory(lora)) file /= fs::exists(lora / kPeftFile) ? kPeftFile : "pytorch_lora_weights.safetensors";
+  const std::string key = with_integers(file);
+  for (const std::string& command : {c.forward(c.model, lora, out), "inspect " + word(file)}) {
+    SCOPED_TRACE(command);
+    const Outcome outcome = run_wick(command);
+    expect_one_line(outcome, {file.string(), key, "is I64; expected floats"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_FALSE(fs::exists(out));
+  }
+}
+
+// By every command that reads adapters, before anything is written.
+TEST_F(Adapters, TypesThatHoldNoFactorsAreRefusedEverywhere) {
+  const std::string base = "lora_unet_middle_block_1_proj_in", model = word(kModel);
+  const fs::path lora = folder / "l.safetensors", out = folder / "out.safetensors";
+  const std::string data = word(test::source_dir() / "data/tiny-style"), with_lora = " --lora " + word(lora);
+  const std::vector<std::string> commands = {
+      "inspect " + word(lora),
+      "generate --prompt x --steps 1 --model " + model + with_lora + " --out " + word(folder / "x.png"),
+      "train --steps 1 --model " + model + " --dataset " + data + " --from " + word(lora) + " --output " +
+          word(folder / "run"),
+      "merge --model " + model + with_lora + " --output " + word(folder / "merged"),
+      "merge" + with_lora + " --output " + word(out),
+      "convert" + with_lora + " --to comfy --model " + model + " --output " + word(out),
+      "convert" + with_lora + " --rank 1 --output " + word(out)};
+  const auto refuse = [&](const std::string& suffix, const std::string& dtype, const std::string& bytes,
+                          const std::vector<int64_t>& shape, const std::string& expected) {
+    std::vector<StoredEntry> entries = {
+        {base + ".lora_down.weight", "F32", {1, 24}, of_floats(std::vector<float>(24, 1))},
+        {base + ".lora_up.weight", "F32", {24, 1}, of_floats(std::vector<float>(24, 1))}};
+    std::erase_if(entries, [&](const StoredEntry& entry) { return entry.name == base + suffix; });
+    entries.push_back({base + suffix, dtype, shape, bytes});
+    write_stored(lora, entries);
+    for (const std::string& command : commands) {
+      SCOPED_TRACE(command);
+      const Outcome outcome = run_wick(command);
+      expect_one_line(outcome, {lora.string(), "\"" + base + suffix + "\" is ", expected});
+      EXPECT_EQ(outcome.code, 1);
+      for (const char* name : {"x.png", "run", "merged", "out.safetensors"}) EXPECT_FALSE(fs::exists(folder / name));
+    }
+  };
+  for (const auto& [dtype, size] : std::initializer_list<std::pair<const char*, size_t>>{
+           {"BOOL", 1}, {"U8", 1}, {"I8", 1}, {"I16", 2}, {"U16", 2}, {"I32", 4}, {"U32", 4}, {"I64", 8}, {"U64", 8}})
+    refuse(".lora_up.weight", dtype, std::string(24 * size, '\1'), {24, 1}, std::string(dtype) + "; expected floats");
+  refuse(".lora_down.weight", "F8_E8M0", std::string(24, 'x'), {1, 24}, "F8_E8M0; expected floats");
+  refuse(".dora_scale", "I8", std::string(24, '\1'), {24, 1}, "I8; expected floats");
+  refuse(".alpha", "BOOL", "\1", {}, "BOOL; expected a number");
+  refuse(".lora_down.scale_weight", "F32", of_floats({1}), {}, "a scale of quantised factors");
+  refuse(".lora_down.SCB", "F32", of_floats({1}), {1}, "a scale of quantised factors");
+}
+
+// kohya's scripts write an alpha as an integer where it was given as one.
+TEST_F(Adapters, AlphasMayBeIntegers) {
+  const std::string base = "lora_unet_middle_block_1_proj_in";
+  const fs::path lora = folder / "l.safetensors";
+  save_safetensors(lora, {{base + ".lora_down.weight", full({2, 24}, 1)},
+                          {base + ".lora_up.weight", full({24, 2}, 1)},
+                          {base + ".alpha", Tensor::of(std::vector<int64_t>{4}, {})}});
+  const Outcome outcome = run_wick("inspect " + word(lora));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("     2        4"), std::string::npos) << outcome.out;
 }
 
 // The head, by PEFT's name for it.

@@ -143,6 +143,25 @@ TEST_F(Bitsandbytes, AssembledTensorsAreKept) {
   EXPECT_EQ(decoded_rows(stacked), both);
 }
 
+// Programs that store all vectors of a file in 16 bits round NF4's own map too.
+TEST(BitsandbytesFiles, MapsOfSixteenBitsAreNf4s) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder / "m.safetensors";
+  const string json = R"({"quant_type":"nf4","blocksize":64,"shape":[2,64]})";
+  for (const auto& [dtype, round] : {std::pair{"F16", &f32_to_f16}, {"BF16", &f32_to_bf16}}) {
+    string map;
+    for (const float value : kNf4Map.values) {
+      const uint16_t bits = round(value);
+      map.append(reinterpret_cast<const char*>(&bits), 2);
+    }
+    write_stored(path, {{"x.weight", "U8", {64, 1}, string(64, 'x')},
+                        {"x.weight.absmax", "F32", {2}, of_floats({1, 2})},
+                        {"x.weight.quant_map", dtype, {16}, map},
+                        {"x.weight.quant_state.bitsandbytes__nf4", "U8", {int64_t(json.size())}, json}});
+    EXPECT_EQ(safetensors_source(path).find("x.weight", {})->load(host_memory()).to_vector()[0], kNf4Map.values[7]);
+  }
+}
+
 TEST(BitsandbytesFiles, WrongOnesAreRefused) {
   const TemporaryDirectory folder;
   const std::filesystem::path path = folder / "m.safetensors";
@@ -173,6 +192,16 @@ TEST(BitsandbytesFiles, WrongOnesAreRefused) {
           {"shape", "larger"});
   refused({codes, state(R"({"quant_type":"nf4","blocksize":64,"shape":[-2,64]})"), scales}, {"shape"});
   refused({codes, state(R"({"quant_type":"nf4","blocksize":64})"), scales}, {"\"shape\""});
+  const std::string map_name = "x.weight.quant_map";
+  std::vector<float> reversed(std::rbegin(kNf4Map.values), std::rend(kNf4Map.values)), damaged(reversed);
+  refused({codes, plain, scales, {map_name, "F32", {16}, of_floats(reversed)}},
+          {"\"x.weight.quant_map\" has 1 for code 0, where nf4 has -1", "bitsandbytes"});
+  refused({codes, plain, scales, {map_name, "F32", {15}, of_floats(std::vector<float>(15, 0))}},
+          {"\"x.weight.quant_map\" should have 16 values", "[15]"});
+  refused({codes, plain, scales, {map_name, "U8", {16}, string(16, 'x')}}, {"quant_map", "U8"});
+  damaged.assign(std::begin(kNf4Map.values), std::end(kNf4Map.values));
+  damaged[3] = NAN;
+  refused({codes, plain, scales, {map_name, "F32", {16}, of_floats(damaged)}}, {"quant_map", "nan for code 3"});
   const StoredEntry nested =
       state(R"({"quant_type":"nf4","blocksize":64,"shape":[2,64],"nested_blocksize":256,"nested_offset":0.5})");
   const StoredEntry inner{"x.weight.absmax", "U8", {2}, "ab"},

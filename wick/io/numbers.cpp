@@ -1,10 +1,12 @@
 #include "wick/io/numbers.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "wick/core/dtype.h"
@@ -39,6 +41,8 @@ void read_all(const std::byte* from, float* to, size_t count) {
   }
 }
 
+// Floats first.
+constexpr size_t kFloats = 6;
 constexpr std::pair<std::string_view, ToF32> kNumbers[] = {
     {"F64", read_all<double, plain>},
     {"F32", read_all<float, plain>},
@@ -63,6 +67,11 @@ ToF32 to_f32(std::string_view dtype_name) {
   for (const auto& [name, convert] : kNumbers)
     if (name == dtype_name) return convert;
   return nullptr;
+}
+
+bool is_float_type(std::string_view dtype_name) {
+  return std::ranges::any_of(std::span(kNumbers).first(kFloats),
+                             [&](const auto& row) { return row.first == dtype_name; });
 }
 
 }  // namespace wick

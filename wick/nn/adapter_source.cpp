@@ -7,6 +7,7 @@
 
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/nn/adapter_types.h"
 #include "wick/nn/dora.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/recognise.h"
@@ -85,6 +86,7 @@ std::string AdapterSource::in_words() const {
 void AdapterSource::index() {
   check(!file_.tensors().empty(), "{}: holds no tensors", name());
   for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
+  check_adapter_types(file_);
   const auto has = [this](const std::string& key) { return file_.has(key); };
   const auto is_ours = [&](const auto& tensor) { return parse_adapter_key(tensor.first, has).has_value(); };
   check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),

@@ -173,6 +173,7 @@ class Layers {
     const int64_t bytes = raw ? int64_t(size_of(*stored.dtype)) * stored.shape.numel() : 0;
     check(raw && bytes == divided_up(numel, 2), "{} should have {} for {} in nf4, found {} {}", where(name),
           count_of(divided_up(numel, 2), "byte"), state.shape, stored.dtype_name, stored.shape);
+    check_map(name);
     StoredCodes codes{DType::nf4, state.shape, stored.bytes, state.run, {}};
     const std::string scales = name + ".absmax";
     if (state.nested)
@@ -180,6 +181,25 @@ class Layers {
     else
       codes.scales = reading(floats(scales, name, count), where(scales));
     return as_tensor(codes, "NF4", {2, 1});
+  }
+
+  // The values of the 16 codes are in the file too, but bitsandbytes' kernels have NF4's own built in, as Wick has: a
+  // file with others was made for a program that reads them, or is damaged. Some programs round the map to 16 bits.
+  void check_map(const std::string& name) const {
+    const std::string map = name + ".quant_map";
+    if (!source_.has(map)) return;
+    const StoredTensor stored = *source_.find(map, {});
+    check(stored.dtype && is_float(*stored.dtype) && stored.shape.numel() == 16,
+          "{} should have 16 values in F32, found {} {}", where(map), stored.dtype_name, stored.shape);
+    const std::vector<float> found = stored.load(host_memory()).to_vector();
+    const float rounding = *stored.dtype == DType::f32 ? 1e-6f : *stored.dtype == DType::f16 ? 0x1p-11f : 0x1p-8f;
+    for (size_t code = 0; code < found.size(); ++code) {
+      const float value = kNf4Map.values[code];
+      check(std::abs(found[code] - value) <= rounding * std::abs(value),
+            "{} has {} for code {}, where nf4 has {}: the file is damaged, or in a type that Wick does not read; copy "
+            "it again, or make it anew with bitsandbytes",
+            where(map), found[code], code, value);
+    }
   }
 
   // Maps are computed where a file is made, and differ in last bits with PyTorch's instructions.

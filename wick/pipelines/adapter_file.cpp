@@ -12,6 +12,7 @@
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/adapter_types.h"
 #include "wick/nn/peft.h"
 #include "wick/nn/recognise.h"
 #include "wick/ops/elementwise.h"
@@ -39,6 +40,7 @@ class Reader {
   explicit Reader(const fs::path& path)
       : settings_(LoraSettings::beside(path)), file_(SafetensorsFile::open(path)), name_(path.string()) {
     if (!settings_.config) settings_.read_header(file_);
+    check_adapter_types(file_);
     index();
   }
 

@@ -10,6 +10,7 @@
 
 #include "wick/io/safetensors.h"
 #include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/adapter_types.h"
 #include "wick/nn/dora.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/peft.h"
@@ -38,6 +39,7 @@ class Report {
   explicit Report(const std::filesystem::path& path)
       : settings_(LoraSettings::beside(lora_weights(path))), file_(SafetensorsFile::open(lora_weights(path))) {
     if (!settings_.config) settings_.read_header(file_);
+    check_adapter_types(file_);
     for (const auto& [key, info] : file_.tensors()) {
       if (is_bundled_embedding(key)) {
         report_.embeddings.push_back(key);
