@@ -1,17 +1,16 @@
 // The parts of a language model's decoding step on a GPU: one line of JSON per row, microseconds (medians of graph
 // replays), and the rate at which bytes move relative to a copy of 128 MiB. Shapes are Mistral 7B's. Several weights
 // and caches take turns, so that the L2 cache does not hold them from call to call. Arguments name the rows wanted, or
-// parts of names.
+// parts of names; one that is in no row's name is an error.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "device_clock.h"
-#include "wick/core/blocks.h"
 
 namespace wick::bench {
 namespace {
@@ -28,13 +27,8 @@ class Bench {
     fmt::print("{{\"row\": \"copy 128 MiB\", \"TB/s\": {:.3f}}}\n", copy_rate_ * 1e-6);
   }
 
-  // Throws Error for a name that no row has.
-  void check_names() const {
-    for (const std::string& name : names_) check(met_.contains(name), "{}: no row has that in its name", name);
-  }
-
   void linear(int64_t outputs, int64_t inputs, DType dtype, int64_t tokens) {
-    const double bytes = double(bytes_of(dtype, outputs * inputs));
+    const double bytes = double(outputs * row_bytes(dtype, inputs));
     row(fmt::format("linear {} {}x{}, {} tokens", name_of(dtype), outputs, inputs, tokens), bytes, [&] {
       const Tensor x = normal({tokens, inputs}), y = normal({tokens, outputs});
       const auto w = several(bytes, [&] { return normal({outputs, inputs}, dtype).constant(); });
@@ -118,6 +112,8 @@ class Bench {
         });
   }
 
+  void end() const { names_.check_all_found(); }
+
   void cross_entropy(int64_t tokens, int64_t vocabulary) {
     row(fmt::format("cross_entropy {} x {}", tokens, vocabulary), 4.0 * double(tokens * vocabulary), [&] {
       const Tensor loss = Tensor::empty({tokens}, DType::f32, device_.memory());
@@ -151,13 +147,7 @@ class Bench {
   }
 
   void row(const std::string& name, double bytes, const std::function<double()>& measure) {
-    bool is_asked = names_.empty();
-    for (const std::string& part : names_) {
-      if (name.find(part) == name.npos) continue;
-      met_.insert(part);
-      is_asked = true;
-    }
-    if (!is_asked) return;
+    if (!names_.wanted(name)) return;
     const double us = measure();
     fmt::print("{{\"row\": \"{}\", \"MB\": {:.1f}, \"us\": {:.2f}, \"of_copy\": {:.3f}}}\n", name, bytes * 1e-6, us,
                bytes / us / copy_rate_);
@@ -165,19 +155,20 @@ class Bench {
 
   DeviceClock clock_;
   Backend& device_ = clock_.device;
-  std::vector<std::string> names_;
-  std::set<std::string> met_;  // in the names of rows
-  double copy_rate_ = 0;       // bytes a microsecond
+  RowNames names_;
+  double copy_rate_ = 0;  // bytes a microsecond
 };
 
 void run(std::vector<std::string> names) {
   Bench bench(std::move(names));
-  for (const DType dtype : {DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k, DType::q6_k})
+  const DType types[] = {DType::bf16, DType::q8_0, DType::q4_0,      DType::q4_k, DType::q5_k,      DType::q6_k,
+                         DType::int8, DType::fp8,  DType::fp8_block, DType::nf4,  DType::nf4_double};
+  for (const DType dtype : types) {
     for (const auto& [outputs, inputs] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
       bench.linear(outputs, inputs, dtype, 1);
-  for (const DType dtype : {DType::bf16, DType::q8_0, DType::q4_0}) {
     bench.linear(32000, 4096, dtype, 1);
-    for (const int64_t tokens : {8, 16, 512}) bench.linear(28672, 4096, dtype, tokens);
+    for (const int64_t tokens : {2, 4, 8, 16, 32, 512}) bench.linear(28672, 4096, dtype, tokens);
+    bench.linear(37888, 3584, dtype, 1);  // Qwen 2.5 7B
   }
   for (const int64_t tokens : {1, 512, 4096}) bench.gated_linear(28672, 4096, tokens);
   for (const int64_t filled : {512, 4096, 32768}) bench.attention(1, 32, 8, filled, filled + 512);
@@ -189,7 +180,7 @@ void run(std::vector<std::string> names) {
   bench.attention_backward(2048, 32, 8);
   bench.cross_entropy(512, 32000);
   bench.cross_entropy(256, 152064);
-  bench.check_names();
+  bench.end();
 }
 
 }  // namespace

@@ -76,7 +76,10 @@ class Layer {
 int main(int argc, char** argv) {
   using namespace wick::bench;
   const int64_t m = argc > 1 ? std::atoll(argv[1]) : 4608;
-  if (argc > 2 || m <= 0) return fmt::print(stderr, "bench_fp8_cuda: expected the rows of x, or nothing\n"), 1;
+  if (argc > 2 || m < 1) {
+    fmt::print(stderr, "bench_fp8_cuda: expected one number of rows, at least 1, or none\n");
+    return 2;
+  }
   DeviceClock clock;
   for (const Shapes& s : kShapes) {
     fmt::print("{{\"row\": \"{} x {} -> {}\"{}}}\n", m, s.k, s.n, Layer(clock, m, s).times());

@@ -4,11 +4,6 @@
 //   many
 //                                 tokens: prints a list of milliseconds, the prompt's and each token's after the first
 //   bench_llm_cpu --write FILE.gguf f32|q8_0|q4_0      a model of 349 M parameters with random weights, always the same
-#include <algorithm>
-#include <filesystem>
-#include <string>
-#include <vector>
-
 #include "timing.h"
 #include "wick/io/gguf.h"
 #include "wick/ops/ops.h"
@@ -37,7 +32,8 @@ GgufMetadata::Entries metadata() {
 
 void write_model(const char* path, const std::string& type) {
   constexpr DType kTypes[] = {DType::f32, DType::q8_0, DType::q4_0};
-  const auto found = std::ranges::find(kTypes, type, [](DType each) { return name_of(each); });
+  const DType* const found =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](DType t) { return name_of(t) == type; });
   check(found != std::end(kTypes), "--write: expected f32, q8_0 or q4_0, found {}", type);
   const DType dtype = *found;
   Rng rng(1);
@@ -88,11 +84,20 @@ std::vector<double> answer(Generator& generator, int64_t prompt, int64_t tokens,
   return times;
 }
 
-void run(const std::vector<std::string>& arguments) {
+}  // namespace
+
+int main(int argc, char** argv) {
   cpu_backend();
-  if (arguments.size() == 3 && arguments[0] == "--write") return write_model(arguments[1].c_str(), arguments[2]);
-  check(arguments.size() == 1, "expected MODEL.gguf, or --write FILE.gguf TYPE");
-  const Llama model = Llama::load(std::filesystem::path(arguments[0]));
+  const bool writes = argc == 4 && std::string(argv[1]) == "--write";
+  if (!writes && argc != 2) {
+    fmt::print(stderr, "bench_llm_cpu: expected MODEL.gguf, or --write FILE.gguf and a type\n");
+    return 2;
+  }
+  if (writes) {
+    write_model(argv[2], argv[3]);
+    return 0;
+  }
+  const Llama model = Llama::load(argv[1]);
   Generator generator(model, kContext);
   fmt::print("{}\n", bench::libraries());
   std::fflush(stdout);
@@ -100,16 +105,5 @@ void run(const std::vector<std::string>& arguments) {
   for (int64_t prompt, tokens; std::cin >> prompt >> tokens;) {
     fmt::print("[{:.6f}]\n", fmt::join(answer(generator, prompt, tokens, rng), ", "));
     std::fflush(stdout);
-  }
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  try {
-    run({argv + 1, argv + argc});
-  } catch (const Error& e) {
-    fmt::print(stderr, "bench_llm_cpu: {}\n", e.what());
-    return 1;
   }
 }

@@ -1,8 +1,8 @@
 // A language model of real size on a GPU by Wick's own paths, a line of JSON a row:
 //
-//   bench_llm_cuda --model DIR decode [--quantize q8_0]    tokens/s of a Generator at some filling of its context;
-//                              [--lora 0 4 16 128]         with LoRAs of these ranks on all linears, not merged; 0:
-//                              none
+//   bench_llm_cuda --model DIR decode [--quantize q8_0]    tokens/s of a Generator at some filling of its context, with
+//                              [--lora 0 4 16 128]         the weights that `wick generate` has by the same flag; with
+//                              [--fp8-compute]             LoRAs of these ranks on all linears, not merged; 0: none
 //   bench_llm_cuda --model DIR prefill 512 4096            from a prompt to its first token; host_ms: to enqueue it
 //   bench_llm_cuda --model DIR products 512 4096           cuBLASLt's time for the products of a prefill
 //   bench_llm_cuda --model DIR train --batch 1             a training step of a LoRA on all linears, packed rows
@@ -21,6 +21,9 @@
 namespace wick::bench {
 namespace {
 
+constexpr DType kQuantizedTypes[] = {DType::q8_0, DType::q4_0,      DType::q4_k, DType::q5_k, DType::q6_k,
+                                     DType::fp8,  DType::fp8_block, DType::int8, DType::nf4,  DType::nf4_double};
+
 struct Options {
   std::filesystem::path model;
   std::string quantize, device = "cuda";
@@ -29,7 +32,12 @@ struct Options {
   int64_t batch = 1, sequence = 2048, rank = 16, steps = 10, warmup = 4;
   bool checkpoint = false, no_graph = false, fp8 = false, fp8_compute = false, drawn = false;
 
-  DType dtype() const { return quantize == "q8_0" ? DType::q8_0 : quantize == "q4_0" ? DType::q4_0 : DType::bf16; }
+  DType dtype() const {
+    if (fp8_compute) return DType::fp8_product;
+    for (const DType type : kQuantizedTypes)
+      if (name_of(type) == quantize) return type;
+    return DType::bf16;
+  }
 };
 
 std::vector<int64_t> random_ids(int64_t count, int64_t vocab, Rng& rng) {
@@ -51,7 +59,17 @@ double copy_rate() {
 }
 
 Llama load(const Options& o, Adapter* adapter = nullptr) {
-  return Llama::load(o.model, {.dtype = o.dtype(), .adapter = adapter, .backend = &open_backend(o.device)});
+  Llama model = Llama::load(o.model, {.dtype = o.dtype(), .adapter = adapter, .backend = &open_backend(o.device)});
+  const Weights::Quantized counted = model.weights().quantized();
+  check(!is_quantized(o.dtype()) || (counted.matrices > 0 && counted.kept == 0),
+        "{}: expected matrices that all become {}, found {} that stay {}: their rows are not whole blocks",
+        o.model.string(), name_of(o.dtype()), counted.kept, name_of(DType::bf16));
+  return model;
+}
+
+// Of the embeddings, which stay bf16 beside rows of codes.
+size_t table_bytes(const LlamaConfig& c, DType dtype) {
+  return size_t(c.vocab * row_bytes(has_row_format(dtype) ? DType::bf16 : dtype, c.hidden));
 }
 
 // A file of a LoRA on all linears.
@@ -102,7 +120,7 @@ void decode_with(const Options& o, int64_t rank) {
   const LlamaConfig& c = model.config();
   Memory& memory = *model.place().memory;
   // All weights but the table, of which a token reads a row; and the keys and values of the context.
-  const size_t table = c.tied ? 0 : size_t(bytes_of(o.dtype(), c.vocab * c.hidden));
+  const size_t table = c.tied ? 0 : table_bytes(c, o.dtype());
   const size_t bytes = memory.held(Purpose::weights) + memory.held(Purpose::adapter) - table +
                        estimate_kv_cache_memory(c, 1, o.context, DType::bf16);
   Generator generator(model, o.context + o.tokens);
@@ -245,7 +263,11 @@ void add_commands(CLI::App& app, Options& o) {
     return command;
   };
   CLI::App* command = add("decode", decode);
-  command->add_option("--quantize", o.quantize, "q8_0 or q4_0; bf16 unless given");
+  std::vector<std::string> types;
+  for (const DType type : kQuantizedTypes) types.emplace_back(name_of(type));
+  CLI::Option* quantize = command->add_option("--quantize", o.quantize, "as of wick generate; bf16 unless given")
+                              ->check(CLI::IsMember(types));
+  command->add_flag("--fp8-compute", o.fp8_compute, "as of wick generate")->excludes(quantize);
   command->add_option("--lora", o.loras, "ranks of LoRAs that are not merged; 0 is none");
   command->add_option("--context", o.context);
   command->add_option("--tokens", o.tokens);

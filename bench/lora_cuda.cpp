@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "arguments.h"
 #include "device_clock.h"
 
 namespace wick::bench {
@@ -118,9 +119,7 @@ void run(bool once) {
 
 int main(int count, char** arguments) {
   try {
-    const bool once = count == 2 && arguments[1] == std::string("--once");
-    wick::check(once || count == 1, "bench_lora_cuda: expected --once, or nothing");
-    wick::bench::run(once);
+    wick::bench::run(wick::bench::has_flag(count, arguments, "--once"));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

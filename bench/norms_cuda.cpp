@@ -12,10 +12,10 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "device_clock.h"
 
 namespace wick::bench {
@@ -38,11 +38,6 @@ class Bench {
     constexpr double kBytes = 2 << 27;
     copy_rate_ = kBytes / copy_us(kBytes);
     print("copy 128 MiB", kBytes, copy_us(kBytes));
-  }
-
-  // Throws Error for a name that no row has.
-  void check_names() const {
-    for (const std::string& name : names_) check(met_.contains(name), "{}: no row has that in its name", name);
   }
 
   Tensor normal(const Shape& shape, DType dtype) { return clock_.normal(shape, dtype); }
@@ -212,6 +207,8 @@ class Bench {
         [&](size_t i) { device_.binary(Binary::add, y_of(i), last(dx[i], width), x_of(i)); });
   }
 
+  void end() const { names_.check_all_found(); }
+
  private:
   using Tensors = std::vector<Tensor>;
 
@@ -252,15 +249,7 @@ class Bench {
     return us = time(x.size(), [&](size_t i) { device_.copy(y[i], x[i]); });
   }
 
-  bool wanted(const std::string& row) {
-    bool is_asked = names_.empty();
-    for (const std::string& name : names_) {
-      if (row.find(name) == row.npos) continue;
-      met_.insert(name);
-      is_asked = true;
-    }
-    return is_asked;
-  }
+  bool wanted(const std::string& row) { return names_.wanted(row); }
   void row(const std::string& name, const Moved& moved, size_t sets, const std::function<void(size_t)>& call) {
     if (wanted(name)) print(name, moved, time(sets, call));
   }
@@ -274,8 +263,7 @@ class Bench {
 
   DeviceClock clock_;
   Backend& device_ = clock_.device;
-  std::vector<std::string> names_;
-  std::set<std::string> met_;         // in the names of rows
+  RowNames names_;
   double copy_rate_ = 0;              // bytes a microsecond, of 128 MiB
   std::map<double, double> copy_us_;  // by bytes
 };
@@ -312,7 +300,7 @@ void run(std::vector<std::string> names) {
   for (const Shape& shape : {Shape{1, 4096, 3072}, {1, 512, 3072}, {1, 4096, 2432}, {1, 333, 2432}, {1, 4096, 1536}})
     bench.gated_add_norm(shape);
   bench.beside(4608, 12288, 21504, 15360);
-  bench.check_names();
+  bench.end();
 }
 
 }  // namespace

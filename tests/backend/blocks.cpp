@@ -202,7 +202,7 @@ TEST(Blocks, FewTokensOf16BitsAreExact) {
 // SwiGLU behind a linear, in the few-rows kernel's epilogue or as a call of its own.
 TEST(GatedLinear, HasTheBitsOfItsParts) {
   const DType activations = probe::activations();
-  for (const DType dtype : {activations, DType::q8_0, DType::q4_0, DType::q6_k})
+  for (const DType dtype : {activations, DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k})
     for (const int64_t m : {1, 1, 2, 7, 12}) {
       const int64_t n = 2 * between(1, 60), k = 256 * between(1, 9);
       const Tensor w = is_block(dtype) ? random_blocks({n, k}, dtype) : random({n, k}, Layout::packed, dtype);

@@ -410,7 +410,7 @@ struct Group {
       n += widths[i];
     }
     fill();
-    if (!is_block(weights)) return;
+    if (!is_quantized(weights)) return;
     const Tensor values = random({n, k});
     w = Tensor::empty({n, k}, weights);
     cpu_backend().copy(w, values);
@@ -542,7 +542,8 @@ Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths)
 }
 std::vector<DType> weights_of_few_rows() {
   if (on_cpu()) return {DType::f32};
-  return {activations(), DType::q8_0, DType::q4_0};
+  return {activations(), DType::q8_0, DType::q4_0, DType::q4_k,      DType::q5_k,
+          DType::int8,   DType::fp8,  DType::nf4,  DType::nf4_double};
 }
 
 TEST(LoraLinear, OfFewRows) {

@@ -227,6 +227,16 @@ TEST_F(Plans, Linear) {
   EXPECT_EQ(linear(1, 4096, 14336, DType::q4_0, true), "sliced" + few);
   EXPECT_EQ(linear(33, 4096, 4096, DType::q8_0), sliced);
   EXPECT_EQ(linear(1, 4096, 4096, DType::q4_0, false, DType::f32), sliced);
+  const std::string decoded = "decoded decoded decoded decoded decoded decoded decoded";
+  for (const DType weight : {DType::nf4, DType::nf4_double, DType::int8, DType::fp8, DType::fp8_block}) {
+    EXPECT_EQ(linear(1, 4096, 4096, weight), "decoded" + few) << name_of(weight);
+    EXPECT_EQ(linear(32, 4096, 14336, weight, true), "decoded" + few) << name_of(weight);
+    EXPECT_EQ(linear(1, 896, 4864, weight), "decoded" + few) << name_of(weight);
+    EXPECT_EQ(linear(33, 4096, 4096, weight), decoded) << name_of(weight);
+    EXPECT_EQ(linear(1, 4096, 4096, weight, false, DType::f32), decoded) << name_of(weight);
+  }
+  EXPECT_EQ(linear(1, 4104, 4096, DType::int8), "decoded" + few);
+  EXPECT_EQ(linear(1, 4100, 4096, DType::int8), decoded);
   EXPECT_EQ(linear(512, 4096, 14336, DType::bf16, true),
             "cublaslt cublaslt cublaslt cublaslt extended cublaslt cublaslt");
   EXPECT_EQ(linear(384, 4096, 14336, DType::bf16, true), large);
@@ -278,6 +288,8 @@ TEST_F(Plans, LoraForward) {
   EXPECT_EQ((LoraCase{1, 4096, 4096, 16}.forward()), "composed" + few);
   EXPECT_EQ((LoraCase{8, 14336, 4096, 128}.forward()), "composed" + few);
   EXPECT_EQ((LoraCase{32, 4096, 4096, 16, DType::q4_0}.forward()), "in_blocks" + few);
+  EXPECT_EQ((LoraCase{32, 4096, 4096, 16, DType::nf4}.forward()), "in_blocks" + few);
+  EXPECT_EQ((LoraCase{1, 4096, 4096, 16, DType::int8}.forward()), "in_blocks" + few);
   EXPECT_EQ((LoraCase{33, 4096, 4096, 16, DType::q4_0}.forward()),
             "in_blocks in_blocks in_blocks in_blocks in_blocks in_blocks in_blocks");
   EXPECT_EQ((LoraCase{8, 4096, 4096, 16, std::nullopt}.forward()),

@@ -77,23 +77,39 @@ __device__ __forceinline__ void load_b_transposed(uint32_t (&b)[4], const T* til
   load_matrices(b, tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
 }
 
-// d [16, 8] += a [16, 16] b [16, 8] in f32. Lane i holds d(i / 4, 2 (i % 4) + {0, 1}) and the same eight rows below.
+// d [16, 8] = a [16, 16] b [16, 8] + c [16, 8] in f32. Lane i holds d(i / 4, 2 (i % 4) + {0, 1}) and the same eight
+// rows below.
 template <class T>
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                    const float (&c)[4]) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<T, bf16>)
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
   else
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 #endif
+}
+// The same with a [16, 8] and b [8, 8] in bf16: lane i has a(i / 4 + {0, 8}, 2 (i % 4) + {0, 1}) and b(2 (i % 4) + {0,
+// 1}, i / 4).
+__device__ __forceinline__ void mma_of_eight(float (&d)[4], const uint32_t (&a)[2], uint32_t b, const float (&c)[4]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+               : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+#endif
+}
+// d += a b
+template <class T>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  mma<T>(d, a, b0, b1, d);
 }
 
 }  // namespace wick

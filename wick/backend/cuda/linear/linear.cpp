@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt, and linear layers by the way that plan.h chooses; weights in blocks are decoded for
-// cuBLASLt a slice at a time, those in rows of codes whole.
+// Matrix products by cuBLASLt, and linear layers by the way that plan.h chooses; for cuBLASLt weights in blocks are
+// decoded a slice at a time, those in rows of codes whole.
 #include <algorithm>
 #include <array>
 
@@ -177,7 +177,6 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
 void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
   if (w.dtype == DType::fp8_product && x.dim(-1) > 0) return fp8_linear(*this, y, x, w, bias, residual);
-  if (has_row_format(w.dtype)) return linear(y, x, decoded(w, x.dtype), bias, residual);
   const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
   const LinearCall call{*product, *input, w, bias, *start};
@@ -186,6 +185,8 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
     few_rows_linear(*this, call);
   else if (way == LinearWay::sliced)
     sliced_linear(*this, call);
+  else if (way == LinearWay::decoded)
+    linear(product->view(), input->view(), decoded(w, x.dtype), bias, residual ? start->view() : View());
   else
     linear_product(*this, *product, *input, w, bias, *start);
   product.finish();
@@ -193,7 +194,6 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
 
 void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) {
   if (w.dtype == DType::fp8_product) return ComposedBackend::gated_linear(y, x, w, bias, lora);
-  if (has_row_format(w.dtype)) return gated_linear(y, x, decoded(w, x.dtype), bias, lora);
   const auto input = as_rows(x), product = as_rows(y);
   if (lora.down && y.numel() > 0 && lora_few_rows(*this, {.y = y, .x = x, .w = w, .bias = bias, .lora = lora}, true))
     return;
@@ -202,6 +202,7 @@ void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFact
     const LinearWay way = planned(*this, call);
     if (way == LinearWay::few_rows) return few_rows_linear(*this, call);
     if (way == LinearWay::extended) return gated_product(*this, call);
+    if (way == LinearWay::decoded) return gated_linear(y, x, decoded(w, x.dtype), bias, lora);
   }
   ComposedBackend::gated_linear(y, x, w, bias, lora);
 }

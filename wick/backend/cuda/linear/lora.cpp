@@ -336,7 +336,6 @@ void CudaBackend::lora_linear(const LoraArgs& a) {
     if (a.w) linear(a.y, a.x, a.w, a.bias, a.residual);
     return;
   }
-  if (a.w && is_decoded_whole(a.w)) return lora_linear(with_weight(a, decoded(a.w, a.x.dtype)));
   const LoraPlan plan = plan_lora(*this, a);
   if (explains()) explain(told("LoRA", a.y, a), to_string(plan));
   if (plan.is_fused) return fused_forward(*this, a, plan);

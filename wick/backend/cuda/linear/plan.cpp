@@ -34,15 +34,22 @@ DeviceMatrix input_layout(const View& v, DType dtype) {
 bool gated_fits(const Gpu& gpu, const LinearCall& l) {
   constexpr int64_t kTile = 256;
   const int64_t beyond = ceil_div(l.x.rows, kTile) * kTile - l.x.rows;
-  const auto weight = is_block(l.w.dtype) ? std::nullopt : as_matrix(l.w);
+  const auto weight = is_quantized(l.w.dtype) ? std::nullopt : as_matrix(l.w);
   return l.gated && weight && beyond <= l.x.rows / 7 &&
          gemm_sm90_fits(gpu, ExtendedGemm{.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
+}
+
+// For a weight that the other ways do not take.
+LinearWay general_way(DType weight) {
+  return is_block(weight)         ? LinearWay::sliced
+         : has_row_format(weight) ? LinearWay::decoded
+                                  : LinearWay::cublaslt;
 }
 
 bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
   if (way == LinearWay::few_rows) return few_rows_fit(gpu, l);
   if (way == LinearWay::extended) return gated_fits(gpu, l);
-  return is_block(l.w.dtype) == (way == LinearWay::sliced);
+  return way == general_way(l.w.dtype);
 }
 
 // Whether the fused kernels take these LoRAs: of one rank and scale, side by side on all outputs.
@@ -115,7 +122,7 @@ LinearWay plan_linear(const Gpu& gpu, const LinearCall& l) {
     return *forced;
   for (const LinearWay way : {LinearWay::few_rows, LinearWay::extended})
     if (can_go(gpu, l, way)) return way;
-  return is_block(l.w.dtype) ? LinearWay::sliced : LinearWay::cublaslt;
+  return general_way(l.w.dtype);
 }
 
 std::string to_string(const LinearCall& l) {
@@ -162,7 +169,7 @@ LoraPlan plan_lora(const Gpu& gpu, const LoraArgs& a) {
   if (!a.w) return {adapter_fits(gpu, a) ? LoraWay::adapter : LoraWay::composed};
   LoraFactors factors;
   if (few_rows_call(gpu, a, factors)) return {LoraWay::few_rows};
-  if (is_block(a.w.dtype)) return {LoraWay::in_blocks};
+  if (is_quantized(a.w.dtype) && a.w.dtype != DType::fp8_product) return {LoraWay::in_blocks};
   const std::optional<ExtendedGemm> g = forward_product(gpu, a);
   if (!g) return {LoraWay::composed};
   const ProductPlan product = plan_extended_gemm(gpu, *g);

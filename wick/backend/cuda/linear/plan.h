@@ -10,12 +10,13 @@
 namespace wick {
 
 enum class LinearWay {
-  few_rows,  // few_rows.cu: up to 8 rows of x, or 32 over a weight in blocks; SwiGLU and a LoRA in the same sum
+  few_rows,  // few_rows.cu: up to 8 rows of x, or 32 over a quantised weight; SwiGLU and a LoRA in the same sum
   extended,  // gemm_sm90.cu: gate and up with SwiGLU
   cublaslt,  // SwiGLU, if any, is a pass of its own
   sliced,    // cuBLASLt over slices of a weight in blocks that blocks.cu decodes; SwiGLU likewise
+  decoded,   // the weight is in rows of codes, which row_formats.cu decodes, and the call is planned again
 };
-inline constexpr std::string_view kLinearWays[] = {"few_rows", "extended", "cublaslt", "sliced"};
+inline constexpr std::string_view kLinearWays[] = {"few_rows", "extended", "cublaslt", "sliced", "decoded"};
 inline std::string_view to_string(LinearWay way) { return kLinearWays[size_t(way)]; }
 
 // WICK_CUDA_WAY=linear:WAY takes that way wherever it can go. Without a LoRA.
@@ -27,7 +28,7 @@ enum class LoraWay {
   wgmma,      // the extended product on 9.0 (gemm_sm90.cu)
   mma,        // and from 8.0 on (gemm_sm80.cu)
   composed,   // a linear, and cuBLASLt's product of s and up for each block, behind s
-  in_blocks,  // the weight is in blocks, which are decoded, and the call is planned again
+  in_blocks,  // the weight is in blocks or rows of codes, which are decoded, and the call is planned again
   adapter,    // lora_few_rows.cu: without a weight, all in one launch, on 9.0
 };
 inline constexpr std::string_view kLoraWays[] = {"few_rows", "wgmma", "mma", "composed", "in_blocks", "adapter"};
