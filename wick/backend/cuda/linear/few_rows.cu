@@ -263,7 +263,7 @@ struct Activations {
 template <class Weights>
 struct NoRowScales {
   __device__ __forceinline__ void begin_chunk(int) {}
-  __device__ __forceinline__ void take_chunk(const Fragment<Weights>&, float (&)[4], int) {}
+  __device__ __forceinline__ void take_chunk(const Fragment<Weights>&, float (&)[4], int, int) {}
   __device__ __forceinline__ void finish(float (&)[4]) {}
 };
 template <class Weights, class T>
@@ -275,7 +275,7 @@ __device__ __forceinline__ NoRowScales<Weights> row_scales(const Weights&, const
 template <DType kFormat, class T>
 struct ScalesOfCodes : RowScales<kFormat, T> {
   using RowScales<kFormat, T>::RowScales;
-  __device__ __forceinline__ void take_chunk(const Fragment<Codes<kFormat>>& w, float (&)[4], int lane) {
+  __device__ __forceinline__ void take_chunk(const Fragment<Codes<kFormat>>& w, float (&)[4], int, int lane) {
     const char* const at[2] = {w.row[0] + w.to_scales, w.row[1] + w.to_scales};
     RowScales<kFormat, T>::take_chunk(at, lane % 4);
   }
@@ -290,7 +290,7 @@ __device__ __forceinline__ ScalesOfCodes<kFormat, T> row_scales(const Codes<kFor
 __device__ constexpr float kNothing[4] = {};
 
 // What a block of groups adds for the sums of activations.
-template <class Block>
+template <class Block, class T>
 class ScalesOfGroups {
  public:
   using Weights = Chunk<Block>;
@@ -298,23 +298,24 @@ class ScalesOfGroups {
   // `sums` has those of `tokens` for each chunk.
   __device__ __forceinline__ ScalesOfGroups(const GroupSums* sums, int tokens, int lane)
       : sums_(sums + min(lane / 4, tokens - 1) * 4 + lane % 4), step_(tokens * 4) {}
-  __device__ __forceinline__ void begin_chunk(int chunk) { now_ = sums_[chunk * step_]; }
-  __device__ __forceinline__ void take_chunk(const Fragment<Weights>& w, float (&sum)[4], int lane) {
+  __device__ __forceinline__ void begin_chunk(int) {}
+  __device__ __forceinline__ void take_chunk(const Fragment<Weights>& w, float (&sum)[4], int chunk, int lane) {
     uint32_t scales[2], minima[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const typename Weights::Scales all(w.row[r]);
       const bool last_four = lane % 4 >= 2, last_two = lane % 2 == 1;
-      scales[r] = two_bytes(all.scales[0], all.scales[1], last_four, last_two);
-      minima[r] = two_bytes(all.minima[0], all.minima[1], last_four, last_two);
+      scales[r] = two_bytes(last_four ? all.scales[1] : all.scales[0], last_two);
+      minima[r] = two_bytes(last_four ? all.minima[1] : all.minima[0], last_two);
     }
+    const GroupSums sums = sums_[chunk * step_];
     float of_scales[4], of_minima[4];
-    multiply(of_scales, scales);
-    multiply(of_minima, minima);
+    multiply(of_scales, scales, sums);
+    multiply(of_minima, minima, sums);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const uint32_t header = word_at(w.row[r]);
-      const float d = scale_of(uint16_t(header)) * -float(Weights::kBase), dmin = scale_of(uint16_t(header >> 16));
+      const float d = scale_of(uint16_t(header)) * -Weights::template kBase<T>, dmin = scale_of(uint16_t(header >> 16));
 #pragma unroll
       for (int n = 2 * r; n < 2 * r + 2; ++n) sum[n] = fmaf(d, of_scales[n], fmaf(-dmin, of_minima[n], sum[n]));
     }
@@ -322,49 +323,48 @@ class ScalesOfGroups {
   __device__ __forceinline__ void finish(float (&)[4]) {}
 
  private:
-  static __device__ __forceinline__ uint32_t two_bytes(uint32_t first, uint32_t last, bool last_four, bool last_two) {
-    return wick::two_bytes(last_four ? last : first, last_two);
-  }
-  __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[2]) const {
-    mma_of_eight(d, a, now_.high, kNothing);
-    mma_of_eight(d, a, now_.middle, d);
-    mma_of_eight(d, a, now_.low, d);
+  static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[2], const GroupSums& sums) {
+    mma_of_eight(d, a, sums.high, kNothing);
+    mma_of_eight(d, a, sums.middle, d);
+    mma_of_eight(d, a, sums.low, d);
   }
 
   const GroupSums* sums_;
   int step_;
-  GroupSums now_;
 };
 template <class T>
-__device__ __forceinline__ ScalesOfGroups<Q4KBlock> row_scales(const Chunk<Q4KBlock>&, const Arguments<T>& a,
-                                                               const GroupSums* sums, int, int lane) {
+__device__ __forceinline__ ScalesOfGroups<Q4KBlock, T> row_scales(const Chunk<Q4KBlock>&, const Arguments<T>& a,
+                                                                  const GroupSums* sums, int, int lane) {
   return {sums, a.tokens, lane};
 }
 template <class T>
-__device__ __forceinline__ ScalesOfGroups<Q5KBlock> row_scales(const Chunk<Q5KBlock>&, const Arguments<T>& a,
-                                                               const GroupSums* sums, int, int lane) {
+__device__ __forceinline__ ScalesOfGroups<Q5KBlock, T> row_scales(const Chunk<Q5KBlock>&, const Arguments<T>& a,
+                                                                  const GroupSums* sums, int, int lane) {
   return {sums, a.tokens, lane};
 }
 
-// The sums of all groups of 32 activations: [chunks, tokens, 4].
+// The sums of the groups of 32 activations in a warp's chunks: [chunks, tokens, 4]. Two lanes add up a group, 16 a
+// chunk.
 template <class T>
-__device__ __forceinline__ void add_groups(const Arguments<T>& a, GroupSums* sums, int thread, int threads) {
-  const int items = a.chunks * a.tokens * 8;
-  for (int item = thread; item / 32 * 32 < items; item += threads) {
-    const int row = item / 8, chunk = row / a.tokens, token = row - chunk * a.tokens;
-    float sum = 0;
-    if (item < items) {
-      const T* const from = a.x + token * a.x_row + chunk * 256 + item % 8 * 32;
+__device__ __forceinline__ void add_groups(const Arguments<T>& a, GroupSums* sums, int warp, int warps, int lane) {
+  const int half = lane % 16;
+  for (int first = warp; first < a.chunks; first += 2 * warps)
+    for (int token = 0; token < a.tokens; ++token) {
+      const int chunk = first + lane / 16 * warps;
+      float part[4] = {};
+      if (chunk < a.chunks) {
+        const auto* const eights = reinterpret_cast<const Pack<T, 8>*>(a.x + token * a.x_row + chunk * 256 + half * 16);
+        const Pack<T, 8> both[2] = {eights[0], eights[1]};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto eight = reinterpret_cast<const Pack<T, 8>*>(from)[i];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) sum += to_float(eight.value[k]);
+        for (int i = 0; i < 16; ++i) part[i % 4] += to_float(both[i / 8].value[i % 8]);
       }
+      float sum = (part[0] + part[1]) + (part[2] + part[3]);
+      sum += __shfl_xor_sync(0xffffffff, sum, 1);
+      const float next = __shfl_down_sync(0xffffffff, sum, 2);
+      if (chunk < a.chunks && half % 4 == 0)
+        sums[(chunk * a.tokens + token) * 4 + half / 4] = sums_of_groups(sum, next);
     }
-    const float next = __shfl_down_sync(0xffffffff, sum, 1);
-    if (item < items && item % 2 == 0) sums[item / 2] = sums_of_groups(sum, next);
-  }
+  __syncwarp();
 }
 
 // sum += one group's product times its scales.
@@ -416,7 +416,7 @@ struct ProductOfGroups {
   static constexpr int kParts = 2;
   template <int kPart, class T>
   static __device__ __forceinline__ void add(float (&sum)[4], const Activations<Chunk<Block>, T>& x,
-                                             const Fragment<Chunk<Block>>& w, ScalesOfGroups<Block>&, int lane) {
+                                             const Fragment<Chunk<Block>>& w, ScalesOfGroups<Block, T>&, int lane) {
     using Weights = Chunk<Block>;
     const typename Weights::Scales scales[2] = {Weights::Scales(w.row[0]), Weights::Scales(w.row[1])};
     const float below[2] = {-0x1p23f * scales[0].d, -0x1p23f * scales[1].d};
@@ -600,7 +600,14 @@ class Output {
   // sums [warps, 16, tokens]. By whole warps.
   __device__ __forceinline__ void finish(const float* sums, int warps) {
     if (inside_)
-      for (int w = 0; w < warps; ++w) total_ += sums[(w * kRows + int(threadIdx.x) % kRows) * a_.tokens + token_];
+      for (int first = 0; first < warps; first += kAtOnce) {
+        float part[kAtOnce];
+#pragma unroll
+        for (int w = 0; w < kAtOnce; ++w)
+          part[w] = sums[((first + w) * kRows + int(threadIdx.x) % kRows) * a_.tokens + token_];
+#pragma unroll
+        for (int w = 0; w < kAtOnce; ++w) total_ += part[w];
+      }
     if (a_.gated) {  // of gate and value, rounded as they would be stored
       total_ = to_float(from_float<T>(total_));
       total_ = total_ * sigmoid(total_) * __shfl_down_sync(0xffffffff, total_, kRows / 2);
@@ -609,6 +616,9 @@ class Output {
   }
 
  private:
+  static constexpr int kAtOnce = 4;  // sums on their way together
+  static_assert(kFewWarps % kAtOnce == 0 && kManyWarps % kAtOnce == 0);
+
   const Arguments<T>& a_;
   int token_, column_;
   bool value_, inside_;  // a value of SwiGLU; one of the columns and tokens there are
@@ -635,7 +645,7 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora
         const Fragment<Weights> w(a, first, chunk, ring, table, warps, warp, lane);
         scales.begin_chunk(chunk);
         ring.wait_full();
-        scales.take_chunk(w, sum, lane);
+        scales.take_chunk(w, sum, chunk, lane);
         Product<Weights>::template add<0>(sum, x, w, scales, lane);
         if constexpr (kParts == 2)
           Product<Weights>::template add<1>(sum, Part(a, chunk * kParts + 1, lane), w, scales, lane);
@@ -692,10 +702,7 @@ __global__ void __launch_bounds__(32 * (kManyWarps + 1), 2)
     launch_dependents();
     auto* const group_sums = reinterpret_cast<GroupSums*>(barriers + 2 * Weights::kStages);
     const int groups = Weights::kNeedsSums ? a.chunks * a.tokens * 4 : 0;
-    if constexpr (Weights::kNeedsSums) {
-      add_groups(a, group_sums, int(threadIdx.x), 32 * warps);
-      named_barrier(1, 32 * warps);
-    }
+    if constexpr (Weights::kNeedsSums) add_groups(a, group_sums, warp, warps, lane);
     multiply(a, lora, ring, table, group_sums, reinterpret_cast<float*>(group_sums + groups), warps, warp, lane);
   }
 #endif

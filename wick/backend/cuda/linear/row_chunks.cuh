@@ -37,9 +37,10 @@ __device__ __forceinline__ uint32_t of_e4m3(uint32_t upper) {
     return and_or(upper, 0x80008000, upper >> 1 & 0x3f803f80);
   }
 }
-// Bits that are set where one of four codes is NaN.
-__device__ __forceinline__ uint32_t e4m3_nans(uint32_t codes) {
-  return ((codes & 0x7f7f7f7f) + 0x01010101) & 0x80808080;
+// Bits that are set where one of eight codes is NaN.
+__device__ __forceinline__ uint32_t e4m3_nans(uint32_t codes, uint32_t more) {
+  constexpr uint32_t kMagnitudes = 0x7f7f7f7f, kOnes = 0x01010101;
+  return (((codes & kMagnitudes) + kOnes) | ((more & kMagnitudes) + kOnes)) & 0x80808080;
 }
 
 static __constant__ Nf4Map kNf4Values = kNf4Map;
@@ -83,12 +84,10 @@ struct LaneCodes {
         n[p] = kFormat == DType::int8 ? of_signed_bytes<T>(word >> 8 * p) : of_e4m3<T>(word << (8 - 8 * p));
     }
   }
-  // Bits for those of NaN among the first `count` codes, which are a multiple of 4, or 16 and more.
+  // Bits for codes of NaN of 8 bits, of the first `count`, a multiple of 8, or more.
   __device__ __forceinline__ uint32_t nans(int count) const {
-    uint32_t any = 0;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) any |= 4 * i < count ? e4m3_nans(words[i]) : 0;
-    return any;
+    const uint32_t first = count >= 8 ? ~0u : 0, last = count >= 16 ? ~0u : 0;
+    return (e4m3_nans(words[0], words[1]) & first) | (e4m3_nans(words[2], words[3]) & last);
   }
 };
 
@@ -136,7 +135,7 @@ class RowScales {
   }
   // Codes of a 64 of which `rest` are in the row, or more.
   __device__ __forceinline__ void see(int r, const LaneCodes<kFormat>& codes, int rest, int q) {
-    if constexpr (kHasNan) nans_[r] |= rest >= 64 ? codes.nans(16) : codes.nans(rest - 16 * q);
+    if constexpr (kHasNan) nans_[r] |= codes.nans(rest - 16 * q);
   }
   // By whole warps.
   __device__ __forceinline__ void finish(float (&sum)[4]) {

@@ -117,17 +117,23 @@ struct Chunk<Q4Block> : WholeChunks {
 };
 
 // q4_k and q5_k: one block is a chunk. Its numbers n become kBase + n, which is exact too: they lie below a leading
-// one. So a group's product has kBase times the sum of its activations too much; sums of groups (GroupSums) take that
-// away together with the minima.
+// one, in bf16 where its last bit counts one, which saves shifts, and in f16, whose base would be 1024 there, as high
+// as they can. So a group's product has kBase times the sum of its activations too much; sums of groups (GroupSums)
+// take that away together with the minima.
 template <class Block>
 struct ChunkOfGroups : WholeChunks {
-  static constexpr int kBytes = int(sizeof(Block)), kStages = 3;
+  static constexpr int kBytes = int(sizeof(Block)), kStages = 2;
   static constexpr int kNeighbours = 8, kTaken = 32;
   static constexpr bool kNeedsSums = true;
-  static constexpr int kBits = std::is_same_v<Block, Q5KBlock> ? 5 : 4, kBase = 1 << kBits;
+  static constexpr int kBits = std::is_same_v<Block, Q5KBlock> ? 5 : 4;
   template <class T>
-  static constexpr uint32_t kBaseTwice = std::is_same_v<T, bf16> ? (kBits == 4 ? 0x41804180 : 0x42004200)
-                                                                 : (kBits == 4 ? 0x4c004c00 : 0x50005000);
+  static constexpr int kPlace = std::is_same_v<T, bf16> ? 0 : 10 - kBits;  // bits below the numbers
+  template <class T>
+  static constexpr float kBase = std::is_same_v<T, bf16> ? 128 : 1 << kBits;
+  template <class T>
+  static constexpr uint32_t kBaseTwice = std::is_same_v<T, bf16> ? 0x43004300
+                                         : kBits == 4            ? 0x4c004c00
+                                                                 : 0x50005000;
 
   // A lane's numbers of groups 2i and 2i + 1 in one row, with neighbours as pairs.
   struct Numbers {
@@ -140,8 +146,7 @@ struct ChunkOfGroups : WholeChunks {
     // Step `i` of group g: two pairs.
     template <class T>
     __device__ __forceinline__ void floats(uint32_t (&n)[2], int g, int i) const {
-      constexpr int kPlace = (std::is_same_v<T, bf16> ? 7 : 10) - kBits;  // bits below the numbers
-      constexpr uint32_t kMask = uint32_t((kBase - 1) << kPlace) * 0x10001;
+      constexpr uint32_t kMask = (((1u << kBits) - 1) << kPlace<T>)*0x10001;
       uint32_t bytes = low[i];
       int first = g % 2 * 4;
       if constexpr (kBits == 5) {
@@ -150,7 +155,7 @@ struct ChunkOfGroups : WholeChunks {
       }
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
-        const int right = first + 8 * p - kPlace;
+        const int right = first + 8 * p - kPlace<T>;
         n[p] = and_or(right < 0 ? bytes << -right : bytes >> right, kMask, kBaseTwice<T>);
       }
     }
