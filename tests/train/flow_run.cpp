@@ -316,18 +316,18 @@ Tensor drawn(const Shape& shape, uint64_t seed, float deviation) {
 // Of a module with `out` outputs and `in` inputs, as kohya's and LyCORIS' files spell it.
 std::map<std::string, Tensor> factors_of(Kind kind, int64_t out, int64_t in, uint64_t seed) {
   const auto loha = [&](int64_t rank) -> std::map<std::string, Tensor> {
-    return {{".hada_w1_a", drawn({out, rank}, seed, 0.5f)},
-            {".hada_w1_b", drawn({rank, in}, seed + 1, 0.5f)},
-            {".hada_w2_a", drawn({out, rank}, seed + 2, 0.5f)},
-            {".hada_w2_b", drawn({rank, in}, seed + 3, 0.5f)}};
+    return {{".hada_w1_a", drawn({out, rank}, seed, 1)},
+            {".hada_w1_b", drawn({rank, in}, seed + 1, 1)},
+            {".hada_w2_a", drawn({out, rank}, seed + 2, 1)},
+            {".hada_w2_b", drawn({rank, in}, seed + 3, 1)}};
   };
-  const std::map<std::string, Tensor> lora = {{".lora_down.weight", drawn({3, in}, seed, 0.3f)},
-                                              {".lora_up.weight", drawn({out, 3}, seed + 1, 0.3f)},
+  const std::map<std::string, Tensor> lora = {{".lora_down.weight", drawn({3, in}, seed, 1)},
+                                              {".lora_up.weight", drawn({out, 3}, seed + 1, 1)},
                                               {".alpha", full({}, 2)}},
-                                      lokr = {{".lokr_w1", drawn({4, 2}, seed, 0.5f)},
-                                              {".lokr_w2", drawn({out / 4, in / 2}, seed + 1, 0.3f)}};
+                                      lokr = {{".lokr_w1", drawn({4, 2}, seed, 1)},
+                                              {".lokr_w2", drawn({out / 4, in / 2}, seed + 1, 1)}};
   const auto with_magnitude = [&](std::map<std::string, Tensor> all, const Shape& shape) {
-    all[".dora_scale"] = drawn(shape, seed + 5, 0.2f) + 1.0f;
+    all[".dora_scale"] = drawn(shape, seed + 5, 2) + 4.0f;
     return all;
   };
   switch (kind) {
