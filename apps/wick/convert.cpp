@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,13 +28,15 @@ namespace wick {
 namespace {
 
 struct ConvertArguments {
-  std::string model, output, dtype, max_shard_size;
+  std::string model, output, dtype, fp8_layout, max_shard_size;
   bool overwrite = false;
   AdapterArguments adapter;
 };
 
 // Those that ComfyUI's and transformers' files have.
 constexpr DType kOfRows[] = {DType::fp8, DType::int8, DType::nf4, DType::nf4_double};
+
+constexpr const char *kLayout = "scaled_fp8", *kNewestLayout = "comfy_quant";
 
 std::optional<DType> dtype_of_rows(const std::string& name) {
   const auto* found = std::ranges::find_if(kOfRows, [&](DType dtype) { return name_of(dtype) == name; });
@@ -42,14 +45,17 @@ std::optional<DType> dtype_of_rows(const std::string& name) {
 
 void quantize(const ConvertArguments& a, const std::filesystem::path& model, DType dtype) {
   cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
-  uint64_t shard_bytes = kShardBytes;
+  QuantizedOptions options{.dtype = dtype};
+  if (a.fp8_layout == kNewestLayout) options.fp8_layout = Fp8Layout::comfy_quant;
   if (!a.max_shard_size.empty()) {
     const std::optional<size_t> size = parse_byte_size(a.max_shard_size);
     check_usage(size && *size > 0, "--max-shard-size: expected a size like 5GB or 500MiB, found {}",
                 quote(a.max_shard_size));
-    shard_bytes = *size;
+    options.shard_bytes = *size;
   }
-  const Weights::Quantized made = write_quantized(model, a.output, dtype, shard_bytes);
+  fmt::print("{}: {}\n", printable(a.output), quantized_readers(model, options));
+  std::fflush(stdout);  // before minutes of work
+  const Weights::Quantized made = write_quantized(model, a.output, options);
   fmt::print("Wrote {}: {} in {}{}\n", printable(a.output), count_of(made.matrices, "weight"), a.dtype,
              cli::kept_in_words(made, dtype));
 }
@@ -59,10 +65,13 @@ void convert_pictures(const ConvertArguments& a, const std::filesystem::path& mo
   check_usage(dtype.has_value(),
               "--dtype: a model of pictures becomes fp8, int8, nf4 or nf4-double, not {}; choose one",
               a.dtype.empty() ? "what it is" : a.dtype);
+  check_usage(a.fp8_layout.empty() || (*dtype == DType::fp8 && !has_denoiser_folder(model)),
+              "--fp8-layout: is for --dtype fp8 of a single file of a model of pictures; leave it out");
   quantize(a, model, *dtype);
 }
 
 void convert_language_model(const ConvertArguments& a, const std::filesystem::path& model) {
+  check_usage(a.fp8_layout.empty(), "--fp8-layout: is for models of pictures; leave it out");
   if (const std::optional<DType> dtype = dtype_of_rows(a.dtype)) {
     check_usage(
         std::filesystem::path(a.output).extension() != ".gguf",
@@ -80,9 +89,11 @@ void convert_language_model(const ConvertArguments& a, const std::filesystem::pa
 
 void run_convert(const ConvertArguments& a) {
   if (a.adapter.is_asked()) {
-    check_usage(a.dtype.empty() && a.max_shard_size.empty(),
+    check_usage(a.dtype.empty() && a.fp8_layout.empty() && a.max_shard_size.empty(),
                 "{}: is for models; with --lora and --extract tensors keep their types",
-                a.dtype.empty() ? "--max-shard-size" : "--dtype");
+                !a.dtype.empty()        ? "--dtype"
+                : !a.fp8_layout.empty() ? "--fp8-layout"
+                                        : "--max-shard-size");
     return convert_adapter(a.adapter, a.model, a.output, a.overwrite);
   }
   check_usage(!a.model.empty(), "--model: expected a model to convert, or an adapter by --lora");
@@ -118,6 +129,10 @@ void add_convert_command(CLI::App& app) {
   std::vector<std::string> dtypes = cli::written_dtypes();
   for (const DType dtype : kOfRows) dtypes.emplace_back(name_of(dtype));
   cli::set_choices(command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]"), dtypes);
+  cli::set_choices(command->add_option("--fp8-layout", a->fp8_layout,
+                                       "Of --dtype fp8 of a single file of a model of pictures: scaled_fp8, which old "
+                                       "and new ComfyUI read, or comfy_quant, for ComfyUI from 0.4 on [scaled_fp8]"),
+                   {kLayout, kNewestLayout});
   command
       ->add_option("--max-shard-size", a->max_shard_size,
                    "The most bytes of a file in a transformers folder; more become shards with an index [5GB]")
@@ -134,8 +149,12 @@ void add_convert_command(CLI::App& app) {
       "\n"
       "Of a model of pictures the matrices of the denoiser's blocks become fp8, as ComfyUI scales it, or bitsandbytes' "
       "int8 or NF4; nf4-double has its magnitudes in 8 bits. All else in the file stays as it is; of a diffusers "
-      "folder "
-      "the denoiser's part is written.\n"
+      "folder the denoiser's part is written. The first line of the output tells which programs read it: a file in "
+      "int8 or NF4, and one of a diffusers folder in fp8, are not for ComfyUI.\n"
+      "\n"
+      "--fp8-layout scaled_fp8 gives all matrices of the denoiser a scale, and ComfyUI multiplies as with the model "
+      "that was converted. comfy_quant keeps those outside the blocks, and ComfyUI multiplies in fp8 where the device "
+      "can; ComfyUI before 0.4 draws noise from it.\n"
       "\n"
       "With --lora an adapter is written for another program, --to, or as the nearest one of a lower rank, and with "
       "--extract a LoRA is taken out of two models. The model of an adapter is told by names and shapes, or by "

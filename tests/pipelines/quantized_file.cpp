@@ -54,7 +54,7 @@ class QuantizedFiles : public testing::Test {
   }
   fs::path written(DType dtype) const {
     const fs::path to = folder_ / name_of(dtype);
-    write_quantized(folder_ / "model", to, dtype);
+    write_quantized(folder_ / "model", to, {.dtype = dtype});
     return dtype == DType::fp8 ? to : to / "diffusion_pytorch_model.safetensors";
   }
   // The same transformer under Black Forest Labs' names, as ComfyUI keeps it, with a tensor of another network.
@@ -101,7 +101,7 @@ TEST_F(QuantizedFiles, LanguageModelsAreThoseOfTheOthersQuantisers) {
   const SafetensorsFile plain = SafetensorsFile::open(kLanguageModel / "model.safetensors");
   for (const DType dtype : kFormats) {
     const fs::path to = folder_ / name_of(dtype);
-    EXPECT_EQ(write_quantized(kLanguageModel, to, dtype).matrices, 28);
+    EXPECT_EQ(write_quantized(kLanguageModel, to, {.dtype = dtype}).matrices, 28);
     const SafetensorsFile file = SafetensorsFile::open(to / "model.safetensors");
     EXPECT_EQ(file.metadata(), plain.metadata());
     for (const auto& [name, hash] : golden.at(std::string(name_of(dtype))).items()) {
@@ -126,14 +126,14 @@ TEST_F(QuantizedFiles, LanguageModelsComputeAsIfTheyWereQuantisedAsTheyAreRead) 
   };
   for (const DType dtype : {DType::fp8, DType::nf4}) {
     const fs::path to = folder_ / name_of(dtype);
-    write_quantized(kLanguageModel, to, dtype);
+    write_quantized(kLanguageModel, to, {.dtype = dtype});
     EXPECT_EQ(logits(to, dtype), logits(kLanguageModel, dtype)) << name_of(dtype);
   }
 }
 
 TEST_F(QuantizedFiles, LanguageModelsTellTransformersHowToReadThem) {
   const auto config_of = [&](DType dtype) {
-    write_quantized(kLanguageModel, folder_ / name_of(dtype), dtype);
+    write_quantized(kLanguageModel, folder_ / name_of(dtype), {.dtype = dtype});
     nlohmann::json config = read_json(folder_ / name_of(dtype) / "config.json");
     const nlohmann::json q = config.at("quantization_config");
     config.erase("quantization_config");
@@ -174,7 +174,7 @@ TEST_F(QuantizedFiles, LargeMatricesAreQuantisedInPieces) {
   }
   save_safetensors(from / "model.safetensors", tensors);
   for (const DType dtype : {DType::fp8, DType::int8, DType::nf4, DType::nf4_double}) {
-    write_quantized(from, to, dtype);
+    write_quantized(from, to, {.dtype = dtype});
     const SafetensorsFile made = SafetensorsFile::open(to / "model.safetensors");
     for (const std::string layer : {"model.layers.0.mlp.up_proj", "model.layers.2.mlp.down_proj"}) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), layer));
@@ -207,8 +207,8 @@ TEST_F(QuantizedFiles, LargeMatricesAreQuantisedInPieces) {
 TEST_F(QuantizedFiles, LargeLanguageModelsAreWrittenInShards) {
   constexpr uint64_t kMost = 500'000;  // less than the embeddings', which are a shard of their own
   const fs::path whole = folder_ / "whole", to = folder_ / "to";
-  write_quantized(kLanguageModel, whole, DType::nf4);
-  write_quantized(kLanguageModel, to, DType::nf4, kMost);
+  write_quantized(kLanguageModel, whole, {.dtype = DType::nf4});
+  write_quantized(kLanguageModel, to, {.dtype = DType::nf4, .shard_bytes = kMost});
   EXPECT_FALSE(fs::exists(to / "model.safetensors"));
   const SafetensorsFile all = SafetensorsFile::open(whole / "model.safetensors");
   const std::map<std::string, std::string> shards = read_safetensors_index(to / "model.safetensors.index.json");
@@ -257,7 +257,7 @@ TEST_F(QuantizedFiles, LanguageModelsKeepWhatCannotBeQuantised) {
     tensors[name] = wide ? slice(file.load(name), down ? 1 : 0, 0, 72) : file.load(name);
   }
   save_safetensors(from / "model.safetensors", tensors);
-  const Weights::Quantized made = write_quantized(from, to, DType::nf4);
+  const Weights::Quantized made = write_quantized(from, to, {.dtype = DType::nf4});
   EXPECT_EQ(made.matrices, 24);
   EXPECT_EQ(made.kept, 4);
   const nlohmann::json skipped = read_json(to / "config.json").at("quantization_config").at("llm_int8_skip_modules");
@@ -268,7 +268,7 @@ TEST_F(QuantizedFiles, LanguageModelsKeepWhatCannotBeQuantised) {
 TEST_F(QuantizedFiles, LanguageModelsThatCannotBeQuantisedAreRefused) {
   const fs::path from = folder_ / "from", to = folder_ / "to";
   const auto refused = [&](const fs::path& model, std::initializer_list<std::string_view> parts) {
-    expect_error([&] { write_quantized(model, to, DType::int8); }, parts);
+    expect_error([&] { write_quantized(model, to, {.dtype = DType::int8}); }, parts);
     EXPECT_FALSE(fs::exists(to));
   };
   refused(kFlux / "../llama", {"model.safetensors", "quantised already"});
@@ -312,7 +312,7 @@ TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
   const SafetensorsFile plain = SafetensorsFile::open(file);
   for (const DType dtype : kFormats) {
     const fs::path to = folder_ / "quantised.safetensors";
-    const Weights::Quantized made = write_quantized(file, to, dtype);
+    const Weights::Quantized made = write_quantized(file, to, {.dtype = dtype, .fp8_layout = Fp8Layout::comfy_quant});
     EXPECT_EQ(made.matrices, 10);
     EXPECT_EQ(made.kept, 0);
     EXPECT_EQ(SafetensorsFile::open(to).metadata(), plain.metadata());
@@ -347,13 +347,79 @@ TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
   }
 }
 
+// The layout that old and new ComfyUI read: every matrix of the denoiser has a scale, and one marker stands where its
+// names begin. All else of a file with several components is as it was.
+TEST_F(QuantizedFiles, AllMatricesAreScaledForOldAndNewComfyUI) {
+  const fs::path whole = single_file(), file = folder_ / "bare.safetensors", to = folder_ / "quantised.safetensors";
+  const std::string prefix = "model.diffusion_model.";
+  std::map<std::string, Tensor> tensors;
+  const SafetensorsFile all = SafetensorsFile::open(whole);
+  for (const auto& [name, info] : all.tensors())
+    if (name.starts_with(prefix)) tensors[name.substr(prefix.size())] = all.load(name);
+  save_safetensors(file, tensors);
+  const SafetensorsFile plain = SafetensorsFile::open(file);
+  for (const auto& [from, begin] : {std::pair{file, std::string()}, {whole, prefix}}) {
+    const Weights::Quantized made = write_quantized(from, to, {.dtype = DType::fp8});
+    const SafetensorsFile before = SafetensorsFile::open(from), after = SafetensorsFile::open(to);
+    const TensorInfo& marker = after.tensors().at(begin + "scaled_fp8");
+    EXPECT_EQ(marker.dtype_name, "F8_E4M3");
+    EXPECT_EQ(marker.shape, Shape{2});
+    int64_t matrices = 0;
+    for (const auto& [name, info] : before.tensors()) {
+      const bool is_matrix = info.shape.rank() == 2 && name.starts_with(begin) && name.ends_with(".weight");
+      matrices += is_matrix;
+      EXPECT_EQ(after.tensors().at(name).dtype_name, is_matrix ? "F8_E4M3" : info.dtype_name) << name;
+      if (!is_matrix) continue;
+      const std::string scale = name.substr(0, name.size() - 7) + ".scale_weight";
+      const std::vector<float> values = before.load(name).to_vector();
+      float largest = 0;
+      for (const float value : values) largest = std::max(largest, std::abs(value));
+      ASSERT_TRUE(after.has(scale)) << name;
+      EXPECT_EQ(after.tensors().at(scale).shape, Shape{});
+      EXPECT_EQ(after.load(scale).item(), largest / 448);
+    }
+    EXPECT_GT(matrices, 10);
+    EXPECT_EQ(made.matrices, matrices);
+    EXPECT_EQ(int64_t(after.tensors().size()), int64_t(before.tensors().size()) + matrices + 1);
+  }
+  // What Wick reads is within half a step of e4m3 of what it wrote.
+  write_quantized(file, to, {.dtype = DType::fp8});
+  const TensorSource source = open_source(to);
+  for (const auto& [name, info] : plain.tensors()) {
+    const std::vector<float> found = source.find(name, {})->load(host_memory()).to_vector(),
+                             want = plain.load(name).to_vector();
+    float largest = 0;
+    for (const float value : want) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < want.size(); ++i)
+      ASSERT_LE(std::abs(found[i] - want[i]), std::abs(want[i]) / 16 * 1.00001f + largest / 448 * 0x1p-10f) << name;
+  }
+}
+
+// What a user is told before the work begins.
+TEST_F(QuantizedFiles, ReadersAreToldOfEachLayout) {
+  const auto expect = [](const fs::path& from, const QuantizedOptions& options, const std::string& words) {
+    EXPECT_NE(quantized_readers(from, options).find(words), std::string::npos) << quantized_readers(from, options);
+  };
+  const fs::path file = single_file(), model = folder_ / "model";
+  expect(file, {.dtype = DType::fp8}, "0.3.64 and 0.33");
+  expect(file, {.dtype = DType::fp8, .fp8_layout = Fp8Layout::comfy_quant}, "from 0.4 on");
+  expect(file, {.dtype = DType::int8}, "every ComfyUI draws noise");
+  expect(file, {.dtype = DType::nf4}, "ComfyUI itself does not read it");
+  expect(file, {.dtype = DType::nf4_double}, "ComfyUI itself does not read it");
+  expect(model, {.dtype = DType::fp8}, "Wick alone");
+  for (const DType dtype : {DType::int8, DType::nf4, DType::nf4_double})
+    expect(model, {.dtype = dtype}, "diffusers reads it");
+  expect(kLanguageModel, {.dtype = DType::fp8}, "vLLM");
+  expect(kLanguageModel, {.dtype = DType::nf4}, "transformers reads it");
+}
+
 // Matrices of attention and feed-forward layers are quantised under diffusers' names too, and modulations are not.
 TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
   for (const auto& [model, component] : {std::pair{"sdxl", "unet"}, {"sd3", "transformer"}}) {
     const fs::path from = test::source_dir() / "tests/golden" / model, to = folder_ / model;
     const auto weights = weights_in(from / component);
     const SafetensorsFile plain = SafetensorsFile::open(*weights);
-    const Weights::Quantized made = write_quantized(from, to, DType::fp8);
+    const Weights::Quantized made = write_quantized(from, to, {.dtype = DType::fp8});
     const SafetensorsFile file = SafetensorsFile::open(to);
     int64_t quantised = 0;
     for (const auto& [name, info] : plain.tensors()) {
@@ -370,7 +436,7 @@ TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
 TEST_F(QuantizedFiles, WhatCannotBeQuantisedIsRefused) {
   const fs::path to = folder_ / "to", plain = folder_ / "model/transformer/diffusion_pytorch_model.safetensors";
   const auto refused = [&](const fs::path& from, DType dtype, std::initializer_list<std::string_view> parts) {
-    expect_error([&] { write_quantized(from, to, dtype); }, parts);
+    expect_error([&] { write_quantized(from, to, {.dtype = dtype}); }, parts);
     EXPECT_FALSE(fs::exists(to) && fs::is_regular_file(to));
     EXPECT_FALSE(fs::exists(to / "diffusion_pytorch_model.safetensors"));
   };

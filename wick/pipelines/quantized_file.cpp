@@ -27,6 +27,7 @@
 #include "wick/models/llama.h"
 #include "wick/nn/bitsandbytes.h"
 #include "wick/nn/fp8.h"
+#include "wick/nn/recognise.h"
 #include "wick/ops/elementwise.h"
 #include "wick/pipelines/diffusion.h"
 #include "wick/pipelines/model_folder.h"
@@ -40,10 +41,10 @@ namespace fs = std::filesystem;
 using Sink = SafetensorsGroup::Sink;
 using Bytes = std::vector<char>;
 
-constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kWeight = ".weight", kComfyPrefix = "model.diffusion_model.";
 
 // Whose rules a file keeps: which scales fp8 has, and which layers are quantised.
-enum class Reader { comfy, diffusers, transformers };
+enum class Reader { comfy, newest_comfy, diffusers, transformers };
 
 // A tensor of a file, and its bytes where they are known beforehand.
 struct Part {
@@ -87,7 +88,9 @@ class Matrix {
   static constexpr size_t kCodes = 0, kScales = 1;  // among the parts
   static constexpr int64_t kPiece = 1 << 18;        // elements, that of few rows at least
 
-  bool has_one_scale() const { return dtype_ == DType::fp8 && reader_ == Reader::comfy; }
+  bool has_one_scale() const {
+    return dtype_ == DType::fp8 && (reader_ == Reader::comfy || reader_ == Reader::newest_comfy);
+  }
   int64_t rows() const { return info_.shape[0]; }
   int64_t cols() const { return info_.shape.numel() / rows(); }
   // nf4_double has nf4's codes.
@@ -185,8 +188,10 @@ class Matrix {
 
   std::vector<Part> fp8() const {
     const Shape scales = has_one_scale() ? Shape{} : Shape{rows(), 1};
-    std::vector<Part> all = {{{name_, "F8_E4M3", info_.shape}}, {{layer() + ".weight_scale", "F32", scales}}};
-    if (has_one_scale()) all.push_back(as_bytes(layer() + ".comfy_quant", R"({"format": "float8_e4m3fn"})"));
+    const char* const scale = reader_ == Reader::comfy ? ".scale_weight" : ".weight_scale";
+    std::vector<Part> all = {{{name_, "F8_E4M3", info_.shape}}, {{layer() + scale, "F32", scales}}};
+    if (reader_ == Reader::newest_comfy)
+      all.push_back(as_bytes(layer() + ".comfy_quant", R"({"format": "float8_e4m3fn"})"));
     return all;
   }
 
@@ -235,20 +240,46 @@ void add_namesakes(std::set<std::string>& in_blocks, const StoredTensors& tensor
   in_blocks.merge(namesakes);
 }
 
+// The tensor that tells ComfyUI of ".scale_weight", where the denoiser's names begin. Its two elements make ComfyUI
+// multiply in the dtype of activations; with any other number it multiplies in fp8 where the device can, and until 0.3
+// it clips activations at 448 then. The values have no meaning.
+SafetensorsGroup marker(const std::string& matrix) {
+  const std::string prefix(matrix.starts_with(kComfyPrefix) ? kComfyPrefix : "");
+  return {{{prefix + "scaled_fp8", "F8_E4M3", {2}}}, [](const Sink& sink) { sink(0, 0, "\0", 2); }};
+}
+
+// All matrices of the denoiser, which is the file, or the part of it whose names begin with ComfyUI's prefix.
+std::set<std::string> all_matrices(const Checkpoint& denoiser, const std::set<std::string>& in_blocks) {
+  const std::string_view prefix = in_blocks.begin()->starts_with(kComfyPrefix) ? kComfyPrefix : "";
+  std::vector<std::string> others;  // of networks beside it
+  for (const auto& [network, begin] : networks_in(open_source(denoiser.path())))
+    if (begin != prefix) others.push_back(begin);
+  std::set<std::string> matrices;
+  for (const auto& [name, file] : stored_tensors(denoiser.path())) {
+    const auto begins = [&name = name](const std::string& other) { return name.starts_with(other); };
+    if (name.starts_with(prefix) && name.ends_with(kWeight) && file.tensors().at(name).shape.rank() == 2 &&
+        std::ranges::none_of(others, begins))
+      matrices.insert(name);
+  }
+  return matrices;
+}
+
 class Conversion {
  public:
-  Conversion(const Checkpoint& network, std::set<std::string> in_blocks, DType dtype, Reader reader)
+  // `quantised` are the tensors' names.
+  Conversion(const Checkpoint& network, std::set<std::string> quantised, DType dtype, Reader reader)
       : files_(stored_tensors(network.path())), dtype_(dtype), reader_(reader) {
-    if (reader == Reader::diffusers) add_namesakes(in_blocks, files_);
+    if (reader == Reader::diffusers) add_namesakes(quantised, files_);
     for (const auto& [name, file] : files_)
       check(!goes_with_fp8(name) && !goes_with_bitsandbytes(name),
             "{}: is quantised already, as its tensor {} says; convert the model of which it was made",
             file.path().string(), quote(name));
     for (const auto& [name, file] : files_) {
-      in_blocks.contains(name) ? add(name, file) : keep(name, file);
+      quantised.contains(name) ? add(name, file) : keep(name, file);
       for (const auto& [key, value] : file.metadata()) metadata_.emplace(key, value);
     }
     check(written_.matrices > 0, "{}: no matrix of its blocks can be {}", network.name(), name_of(dtype));
+    if (reader == Reader::comfy && dtype == DType::fp8) groups_.push_back(marker(*quantised.begin()));
   }
 
   void write(const fs::path& to) const { save_safetensors(to, groups_, metadata_); }
@@ -330,13 +361,19 @@ void write_denoiser_folder(const Conversion& conversion, const Checkpoint& denoi
   });
 }
 
-Weights::Quantized write_denoiser(const Checkpoint& from, const fs::path& to, DType dtype) {
+// ComfyUI of before December 2025 makes fp8 of all matrices as soon as one has a `.scale_weight`: those without a scale
+// would be rounded as they are, so all have one. In a file with diffusers' names no ComfyUI takes scales.
+Weights::Quantized write_denoiser(const Checkpoint& from, const fs::path& to, const QuantizedOptions& options) {
+  const DType dtype = options.dtype;
   const DiffusionFamily& family = diffusion_family(from);
   const Checkpoint denoiser = from.component(family.denoiser);
   check(denoiser.path().extension() != ".gguf", "{}: is a GGUF file; convert a safetensors file", denoiser.name());
-  const bool for_diffusers = fs::is_directory(denoiser.path()) && dtype != DType::fp8;
-  const Conversion conversion(denoiser, family.in_blocks(from), dtype,
-                              for_diffusers ? Reader::diffusers : Reader::comfy);
+  const bool is_folder = has_denoiser_folder(from), for_diffusers = is_folder && dtype != DType::fp8;
+  const bool is_newest = is_folder || options.fp8_layout == Fp8Layout::comfy_quant;
+  const Reader reader = for_diffusers ? Reader::diffusers : is_newest ? Reader::newest_comfy : Reader::comfy;
+  std::set<std::string> quantised = family.in_blocks(from);
+  if (dtype == DType::fp8 && reader == Reader::comfy) quantised = all_matrices(denoiser, quantised);
+  const Conversion conversion(denoiser, std::move(quantised), dtype, reader);
   for_diffusers ? write_denoiser_folder(conversion, denoiser, to, dtype) : conversion.write(to);
   return conversion.written();
 }
@@ -381,9 +418,30 @@ Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs:
 
 }  // namespace
 
-Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, DType dtype, uint64_t shard_bytes) {
-  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, dtype, shard_bytes)
-                                          : write_denoiser(from, to, dtype);
+Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, const QuantizedOptions& options) {
+  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, options.dtype, options.shard_bytes)
+                                          : write_denoiser(from, to, options);
+}
+
+bool has_denoiser_folder(const Checkpoint& from) {
+  return fs::is_directory(from.component(diffusion_family(from).denoiser).path());
+}
+
+std::string quantized_readers(const Checkpoint& from, const QuantizedOptions& options) {
+  const bool is_fp8 = options.dtype == DType::fp8, is_int8 = options.dtype == DType::int8;
+  if (kind_of(from) == ModelKind::text)
+    return is_fp8 ? "vLLM and transformers read it, with compressed-tensors"
+                  : "transformers reads it, with bitsandbytes";
+  if (has_denoiser_folder(from))
+    return is_fp8 ? "Wick alone reads it: of files with diffusers' names ComfyUI takes no scales, and draws noise; for "
+                    "ComfyUI convert a single file of the model"
+                  : "diffusers reads it, with bitsandbytes; ComfyUI does not";
+  if (is_int8)
+    return "Wick alone reads it: every ComfyUI draws noise from it, without an error; for ComfyUI use --dtype fp8";
+  if (!is_fp8) return "ComfyUI itself does not read it, and ends with an error; for ComfyUI use --dtype fp8";
+  return options.fp8_layout == Fp8Layout::scaled_fp8
+             ? "ComfyUI reads it, since the end of 2024 (0.3.64 and 0.33 were tried)"
+             : "ComfyUI reads it from 0.4 on (December 2025); an older one draws noise from it, without an error";
 }
 
 }  // namespace wick
