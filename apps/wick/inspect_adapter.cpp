@@ -56,6 +56,7 @@ void print_programs(const AdapterReport& report) {
   for (const auto& [name, modules, remark] : report.programs)
     fmt::print("  {:<22} {}{}{}\n", name,
                modules == report.modules ? std::string("all modules")
+               : modules == 0            ? std::string("no module")
                                          : fmt::format("{} of {} modules", modules, report.modules),
                remark.empty() ? "" : "; ", remark);
 }

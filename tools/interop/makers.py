@@ -69,17 +69,19 @@ def class_of(path, modules):
     return None
 
 
-def tree(component, root=torch.nn.Module):
-    """Linears and convolutions in modules of the classes that programs look for. It cannot run whole: see probe()."""
+def tree(component, root=torch.nn.Module, norms=False):
+    """Linears and convolutions, and if asked norms, in modules of the classes that programs look for. It cannot run whole: see probe()."""
     weights = to_makers(component)
     modules = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
     top = root.__new__(root)
     torch.nn.Module.__init__(top)
     for module in modules:
         weight, bias = weights[module + ".weight"], weights.get(module + ".bias")
-        if weight.dim() == 1:
+        if weight.dim() == 1 and not norms:
             continue
-        if weight.dim() == 4:
+        if weight.dim() == 1:
+            layer = torch.nn.LayerNorm(weight.shape[0])
+        elif weight.dim() == 4:
             layer = torch.nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2:], bias=bias is not None,
                                     padding=weight.shape[2] // 2 if weight.shape[2] % 2 else 0,
                                     stride=2 if module.endswith((".op", "x_embedder.proj")) else 1)
@@ -96,6 +98,15 @@ def tree(component, root=torch.nn.Module):
             at = at._modules[name]
         at.add_module(path[-1], layer)
     return top.requires_grad_(False)
+
+
+def weights_of(top):
+    return {name: p.detach().clone() for name, p in top.named_parameters()}
+
+
+def put_weights(top, weights):
+    for name, p in top.named_parameters():
+        p.data = weights[name].reshape(p.shape)
 
 
 def probe(top):

@@ -1,5 +1,6 @@
 """The small models that ship with Wick, as diffusers and transformers run them, in f32."""
 
+import copy
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,10 +37,15 @@ class Component:
     def config(self):
         return json.loads((self.folder / "config.json").read_text())
 
-    def open(self):
+    @cached_property
+    def loaded(self):
         # diffusers keeps no table of sines and would leave it undrawn
         more = dict(low_cpu_mem_usage=False) if self.kind.__module__.startswith("diffusers") else {}
         return self.kind.from_pretrained(self.folder, torch_dtype=torch.float32, **more).eval().requires_grad_(False)
+
+    def open(self):
+        """One that may be changed."""
+        return copy.deepcopy(self.loaded)
 
     @cached_property
     def weights(self):

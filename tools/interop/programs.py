@@ -5,11 +5,14 @@ with a reason where it is not there, and load(family, artifact) -> Loaded.
 """
 
 import contextlib
+import importlib
 import importlib.metadata
 import io
 import logging
 import subprocess
 import sys
+import tempfile
+import types
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,6 +246,106 @@ class SdScripts(Program):
         return Loaded(len(file) - len(unknown), len(file), outputs, sorted(unknown)[:3] + [f"(not in the file: {k})" for k in missing[:3]])
 
 
+def denoiser_with(family, top):
+    """The outputs of a family whose denoiser has the weights of a tree, and whose text encoders are as they were."""
+    outputs = {denoiser(family).name: denoiser(family).run_weights(makers.from_makers(denoiser(family), makers.weights_of(top)))}
+    return outputs | {c.name: c.run(c.open()) for c in text_encoders(family)}
+
+
+def stand_in_module(name, **members):
+    """For what a program's loader imports and does not call."""
+    module = types.ModuleType(name)
+    module.__path__ = []
+    module.__getattr__ = lambda member: type(member, (), dict(__init__=lambda self, *_, **__: None, __iter__=lambda self: iter(())))
+    module.__dict__.update(members)
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, module)
+    return module
+
+
+class A1111(Program):
+    """load_network() of extensions-builtin/Lora, and calc_updown() of what it made, as network_apply_weights() does. The denoiser alone."""
+
+    formats = ("kohya",)
+    families = ("tiny",)
+
+    def __init__(self, folder):
+        if not folder:
+            raise Absent("no --a1111 DIR")
+        sys.path.insert(0, str(folder / "extensions-builtin/Lora"))
+        stand_in_module("gradio")
+        modules = stand_in_module("modules")
+        for name in ("shared", "devices", "sd_models", "errors", "scripts", "sd_hijack", "cache", "hashes", "patches"):
+            stand_in_module("modules." + name)
+        modules.devices.cpu, modules.devices.dtype = torch.device("cpu"), torch.float32
+        modules.sd_models.read_state_dict = load_file
+        for name in ("textual_inversion", "textual_inversion.textual_inversion", "models", "models.sd3", "models.sd3.mmdit"):
+            stand_in_module("modules." + name)
+        modules.shared.cmd_opts = type("Options", (), dict(lora_dir=tempfile.mkdtemp(), lyco_dir_backcompat=tempfile.mkdtemp()))
+        sys.modules.pop("networks", None)  # sd-scripts has a package of this name
+        self.networks, self.shared = importlib.import_module("networks"), modules.shared
+        self.name = f"A1111 {revision_of(folder)}"
+
+    def load(self, artifact):
+        top = makers.tree(denoiser(artifact.family), norms=True)
+        layers = {"diffusion_model_" + name.replace(".", "_"): layer for name, layer in top.named_modules()}
+        self.shared.sd_model = type("Model", (), dict(network_layer_mapping=layers))()
+        file = read(artifact)
+        on_disk = type("OnDisk", (), dict(filename=str(artifact.path), sd_version=None))()
+        net = self.networks.load_network("x", on_disk)
+        net.te_multiplier = net.unet_multiplier = 1.0
+        net.dyn_dim = None  # as of a prompt that names none
+        left = []
+        with torch.no_grad():
+            for key, module in net.modules.items():
+                try:
+                    change, of_bias = module.calc_updown(layers[key].weight)
+                    layers[key].weight += change
+                    if of_bias is not None:
+                        layers[key].bias += of_bias
+                except RuntimeError as e:  # which network_apply_weights() counts, and goes on
+                    left.append(f"{key}: {e}")
+        return Loaded(0 if left else len(file), len(file), denoiser_with(artifact.family, top), left)
+
+
+class Forge(Program):
+    """load_lora() of backend.patcher.lora with its maps of names, and merge_lora_to_weight(). The denoiser alone."""
+
+    formats = ("kohya",)
+    families = ("tiny",)
+
+    def __init__(self, folder):
+        if not folder:
+            raise Absent("no --forge DIR")
+        sys.path.insert(0, str(folder))
+        for name in ("backend.memory_management", "backend.utils", "backend.args"):
+            stand_in_module(name)
+        backend = stand_in_module("backend")
+        backend.__path__ = [str(folder / "backend")]
+        backend.memory_management = sys.modules["backend.memory_management"]
+        backend.memory_management.cast_to_device = lambda x, device, dtype, copy=False: x.to(device, dtype)
+        backend.utils = sys.modules["backend.utils"]
+        backend.args = sys.modules["backend.args"]
+        from backend.patcher import lora
+        self.lora = lora
+        self.name = f"Forge {revision_of(folder)}"
+
+    def load(self, artifact):
+        top = makers.tree(denoiser(artifact.family), norms=True)
+        weights = makers.weights_of(top)
+        names = {"lora_unet_" + k.removesuffix(".weight").replace(".", "_"): k for k in weights if k.endswith(".weight")}
+        file = read(artifact)
+        patches, left = self.lora.load_lora(file, names)
+        changed = dict(weights)
+        for target, patch in patches.items():
+            with torch.no_grad():
+                changed[target] = self.lora.merge_lora_to_weight([(1.0, patch, 1.0, None, None)], weights[target].clone(), target)
+        makers.put_weights(top, changed)
+        return Loaded(len(file) - len(left), len(file), denoiser_with(artifact.family, top), sorted(left)[:3])
+
+
 class Lycoris(Program):
     """lycoris.kohya.create_network_from_weights(), applied, so that its modules' forward() counts."""
 
@@ -292,8 +395,8 @@ class Diffusers(Program):
                           "tiny-sd3": diffusers.StableDiffusion3Pipeline}
 
     def limit(self, artifact):
-        if dora_axis(artifact) == "input":
-            return "takes every dora_scale for that of the outputs"
+        if dora_axis(artifact):
+            return "leaves dora_scale out"  # 0.42; 0.39 took each for that of the outputs
         if artifact.format != "kohya":
             return None
         return {"tiny-sd3": "knows no names of kohya's for SD3",

@@ -1,6 +1,7 @@
 #include "wick/pipelines/adapter_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include "wick/ops/matmul.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/adapter_modules.h"
+#include "wick/pipelines/adapter_programs.h"
 
 namespace wick {
 namespace {
@@ -25,7 +27,10 @@ namespace {
 struct Module {
   std::map<std::string_view, std::string> keys = {};  // by the suffix that Wick writes
   std::string kind = {};
+  const AdapterAlgorithm* algorithm = nullptr;
+  bool is_boft = false;
 
+  bool has_core() const { return has(".lora_mid.weight") || has(".hada_t1") || has(".lokr_t2"); }
   bool has(std::string_view suffix) const { return keys.contains(suffix); }
 };
 
@@ -50,7 +55,9 @@ class Report {
       if (!parsed) continue;
       Module& module = modules_[std::string(parsed->module)];
       module.keys[written_suffix(*parsed)] = key;
-      if (parsed->algorithm) module.kind = kind_of(*parsed);
+      if (!parsed->algorithm) continue;
+      module.kind = kind_of(*parsed);
+      module.algorithm = parsed->algorithm;
     }
     std::erase_if(modules_, [](const auto& entry) { return entry.second.kind.empty(); });
     for (auto& [base, module] : modules_) refine(module);
@@ -80,11 +87,13 @@ class Report {
   void refine(Module& module) const {
     const bool is_lora = module.kind == lora_algorithm().name();
     if (module.has(kMagnitudeKey)) module.kind = is_lora ? "DoRA" : module.kind + ", DoRA";
-    if (module.has(".lora_mid.weight") || module.has(".hada_t1") || module.has(".lokr_t2")) module.kind += ", Tucker";
+    if (module.has_core()) module.kind += ", Tucker";
     if (module.has(".lora_B.bias")) module.kind += ", biases";
     if (const auto blocks = module.keys.find(".oft_blocks");
-        blocks != module.keys.end() && file_.tensors().at(blocks->second).shape.rank() == 4)
+        blocks != module.keys.end() && file_.tensors().at(blocks->second).shape.rank() == 4) {
       module.kind = "BOFT";
+      module.is_boft = true;
+    }
   }
 
   Tensor load(const std::string& key) const { return file_.load_numbers(key); }
@@ -219,8 +228,12 @@ class Report {
     }
   }
 
+  ProgramHandling handling(const AdapterProgram& program, const Module& module) const;
+  bool is_old_glora(const Module& module) const;
+  std::vector<AdapterTrait> traits_of(const Module& module) const;
+  std::optional<AdapterReport::Program> of_program(const AdapterProgram& program, bool is_sd3) const;
+  bool lacks_alphas() const;
   void add_programs();
-  void add_remarks_on_magnitudes();
 
   LoraSettings settings_;
   SafetensorsFile file_;
@@ -232,95 +245,89 @@ class Report {
   AdapterReport report_;
 };
 
-bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
-  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+// The worst of a module's kind and of what it has beside its factors, which counts only where the kind is loaded.
+ProgramHandling Report::handling(const AdapterProgram& program, const Module& module) const {
+  ProgramHandling worst{Handling::loads};
+  for (const AdapterTrait trait : traits_of(module)) {
+    if (const ProgramHandling one = program.handles(trait); one.how > worst.how) worst = one;
+    if (worst.how > Handling::otherwise) break;
+  }
+  return worst;
 }
 
-bool is_unet_block(std::string_view name) {
-  return starts_with_any(
-      name, {"down_blocks", "up_blocks", "mid_block", "time_embedding", "add_embedding", "conv_in", "conv_out"});
+// LyCORIS before 3 has [rank, in] where today's has [in, rank].
+bool Report::is_old_glora(const Module& module) const {
+  if (!module.has(".a1.weight")) return false;
+  const Shape& shape = file_.tensors().at(module.keys.at(".a1.weight")).shape;
+  return shape.rank() > 1 && shape[0] < shape[1];
 }
 
-// Whether a program's loader has a module's name, by lora_formats.md sections 1, 3.3, 4.3 and 5.3.
-struct Loader {
-  const char* name;
-  bool (*knows)(std::string_view base, bool is_sd3);
-};
-constexpr Loader kLoaders[] = {
-    {"ComfyUI",
-     [](std::string_view base, bool is_sd3) {
-       if (base.starts_with("unet.")) return base.find(".to_") == base.npos || base.find(".processor.") != base.npos;
-       if (base.starts_with("base_model.model.")) return is_sd3;
-       if (base.starts_with("text_encoder.") || base.starts_with("text_encoder_2.text_model.")) return true;
-       return starts_with_any(base, {"lora_unet_", "lora_te", "diffusion_model.", "transformer.", "lora_transformer_",
-                                     "lycoris_", "text_encoders."});
-     }},
-    {"sd-scripts",
-     [](std::string_view base, bool) {
-       return (base.starts_with("lora_unet_") && !is_unet_block(base.substr(10))) ||
-              starts_with_any(base, {"lora_te1_", "lora_te2_text_model_", "lora_te3_"});
-     }},
-    {"A1111 and Forge",
-     [](std::string_view base, bool) {
-       return starts_with_any(base, {"lora_unet_", "lora_te"});
-     }},
-    {"stable-diffusion.cpp",
-     [](std::string_view base, bool) {
-       return starts_with_any(base, {"lora_unet_", "lora_te", "lora_transformer_", "lycoris_", "transformer.", "unet.",
-                                     "diffusion_model."}) ||
-              is_unet_block(base);
-     }},
-    {"diffusers",
-     [](std::string_view base, bool is_sd3) {
-       if (starts_with_any(base, {"lora_unet_", "lora_te1_", "lora_te2_text_model_"})) return !is_sd3;
-       if (base.starts_with("text_encoder_2.")) return base.find("encoder.block.") == base.npos;
-       return starts_with_any(base, {"unet.", "transformer.", "text_encoder."}) || is_unet_block(base);
-     }},
-    {"OneTrainer",
-     [](std::string_view base, bool) {
-       return starts_with_any(base,
-                              {"lora_unet_", "lora_te", "lora_transformer_", "unet.", "transformer.", "text_encoder"});
-     }},
-};
+std::vector<AdapterTrait> Report::traits_of(const Module& module) const {
+  using T = AdapterTrait;
+  static const std::map<const AdapterAlgorithm*, T> kinds = {{&lora_algorithm(), T::lora},
+                                                             {&loha_algorithm(), T::loha},
+                                                             {&lokr_algorithm(), T::lokr},
+                                                             {&full_algorithm(), T::full_difference},
+                                                             {&norm_algorithm(), T::norm_difference},
+                                                             {&glora_algorithm(), T::glora},
+                                                             {&ia3_algorithm(), T::ia3},
+                                                             {&oft_algorithm(), T::oft},
+                                                             {&peft_ia3_algorithm(), T::peft_ia3},
+                                                             {&peft_oft_algorithm(), T::peft_oft},
+                                                             {&peft_boft_algorithm(), T::peft_boft},
+                                                             {&embedding_algorithm(), T::embedding}};
+  std::vector<T> traits = {module.is_boft ? T::boft : kinds.at(module.algorithm)};
+  if (traits.front() == T::glora && is_old_glora(module)) traits.front() = T::old_glora;
+  if (module.has_core()) traits.push_back(T::core);
+  if (module.has(".lora_B.bias")) traits.push_back(T::bias);
+  if (module.has(".scalar")) traits.push_back(T::scalar);
+  if (module.has(".rescale")) traits.push_back(T::gain);
+  if (!module.has(kMagnitudeKey)) return traits;
+  const std::string& key = module.keys.at(kMagnitudeKey);
+  const Shape& shape = file_.tensors().at(key).shape;
+  const bool is_peft = !key.ends_with(kMagnitudeKey), of_inputs = shape.rank() > 1 && shape[0] == 1 && shape[1] > 1;
+  traits.push_back(is_peft ? T::peft_magnitude : of_inputs ? T::input_magnitude : T::output_magnitude);
+  return traits;
+}
+
+// What a program makes of the modules whose names it knows; none where it knows none.
+std::optional<AdapterReport::Program> Report::of_program(const AdapterProgram& program, bool is_sd3) const {
+  AdapterReport::Program found{program.name};
+  int64_t known = 0;
+  std::set<std::string> raised, ignored, remarks;
+  for (const auto& [base, module] : modules_) {
+    if (!program.knows(base, is_sd3)) continue;
+    ++known;
+    const ProgramHandling handling = this->handling(program, module);
+    if (handling.how == Handling::raises) raised.insert(module.kind);
+    if (handling.how == Handling::ignores) ignored.insert(module.kind);
+    if (handling.how == Handling::otherwise) remarks.insert(handling.remark);
+    found.modules += handling.how <= Handling::otherwise;
+  }
+  if (known == 0) return {};
+  if (!raised.empty())
+    return AdapterReport::Program{program.name, 0, fmt::format("raises an error at {}", fmt::join(raised, " and "))};
+  if (!program.reads_settings && found.modules > 0 && lacks_alphas())
+    remarks.insert("takes a scale of 1, since alphas stand beside the tensors");
+  if (!ignored.empty()) remarks.insert(fmt::format("leaves out {}", fmt::join(ignored, " and ")));
+  found.remark = fmt::format("{}", fmt::join(remarks, "; "));
+  return found;
+}
+
+bool Report::lacks_alphas() const {
+  return std::ranges::any_of(modules_, [&](const auto& entry) {
+    const auto alpha = alpha_of(entry.first, entry.second);
+    return alpha && !entry.second.has(".alpha") && *alpha != double(rank_of(entry.second).value_or(1));
+  });
+}
 
 void Report::add_programs() {
   const auto is_sd3_name = [](const auto& entry) { return entry.first.find("joint_blocks") != entry.first.npos; };
   const bool is_sd3 = std::ranges::any_of(modules_, is_sd3_name) ||
                       (known_ && known_->find("lora_unet_joint_blocks_0_x_block_attn_qkv").module);
-  std::vector<AdapterReport::Program>& programs = report_.programs;
-  for (const Loader& loader : kLoaders) {
-    const auto knows = [&](const auto& entry) { return loader.knows(entry.first, is_sd3); };
-    if (const int64_t count = std::ranges::count_if(modules_, knows); count > 0)
-      programs.push_back({loader.name, count});
-  }
-  const auto is_peft = [](const auto& entry) { return entry.first.starts_with(kPeftPrefix); };
-  if (settings_.config) programs.push_back({"PEFT", std::ranges::count_if(modules_, is_peft)});
-  const auto lacks_alpha = [&](const auto& entry) {
-    const auto alpha = alpha_of(entry.first, entry.second);
-    return alpha && !entry.second.has(".alpha") && *alpha != double(rank_of(entry.second).value_or(1));
-  };
-  if (const auto wrong = std::ranges::count_if(modules_, lacks_alpha); wrong > 0)
-    for (AdapterReport::Program& program : programs)
-      if (program.name != "PEFT" && program.name != "diffusers")
-        program.remark = "takes a scale of 1, since alphas stand beside the tensors";
-  add_remarks_on_magnitudes();
-  std::ranges::stable_sort(programs, std::greater(), &AdapterReport::Program::modules);
-}
-
-// What programs make of DoRAs (docs/adapters.md).
-void Report::add_remarks_on_magnitudes() {
-  bool of_inputs = false, of_outputs = false;
-  for (const auto& [base, module] : modules_) {
-    if (!module.has(kMagnitudeKey)) continue;
-    const Shape& shape = file_.tensors().at(module.keys.at(kMagnitudeKey)).shape;
-    (shape.rank() > 1 && shape[0] == 1 && shape[1] > 1 ? of_inputs : of_outputs) = true;
-  }
-  if (!of_inputs && !of_outputs) return;
-  for (AdapterReport::Program& program : report_.programs) {
-    if (program.name == "stable-diffusion.cpp") program.remark = "leaves a DoRA's magnitudes out";
-    if (program.name == "diffusers" && of_inputs) program.remark = "takes a DoRA's magnitudes of inputs for others";
-    if (program.name == "ComfyUI" && of_outputs) program.remark = "divides a DoRA's magnitudes by the base's norms";
-  }
+  for (const AdapterProgram& program : adapter_programs())
+    if (const auto found = of_program(program, is_sd3)) report_.programs.push_back(*found);
+  std::ranges::stable_sort(report_.programs, std::greater(), &AdapterReport::Program::modules);
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ struct AdapterReport {
   };
   struct Program {
     std::string name;
-    int64_t modules = 0;  // of those in the file that it knows
-    std::string remark = {};
+    int64_t modules = 0;      // that its code loads, of those in the file (adapter_programs.h)
+    std::string remark = {};  // how it loads them otherwise than Wick, or which it leaves out
   };
 
   std::vector<Group> groups;
@@ -32,7 +32,7 @@ struct AdapterReport {
   std::vector<std::string> dead;        // modules whose change is exactly zero
   std::vector<std::pair<std::string, std::string>> duplicates;  // two names for one module, or for rows of one
   std::vector<std::string> embeddings;                          // tensors that teach words
-  std::vector<Program> programs;  // that load some of its names, those that load most first
+  std::vector<Program> programs;  // that know some of its names, those that load most first
 
   // Norms are those of the changes at strength 1. Of DoRA's they are those of the factors' product, without the
   // magnitudes. Throws Error for a damaged file.
