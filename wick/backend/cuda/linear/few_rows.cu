@@ -1,7 +1,8 @@
-// A block makes tiles of 16 columns of x w^T for up to eight tokens. One warp copies 16 rows of the weight into a ring
-// in shared memory, from tile to tile without a break; the block's other warps take turns at their chunks and multiply
-// them on tensor cores, where eight tokens cost as much as one. Their sums are added in a fixed order. SwiGLU's gate
-// and value lie in one tile.
+// A block makes tiles of 16 columns of x w^T for up to eight tokens. One warp copies 16 rows of the weight, of 16-bit
+// floats, blocks (weight_chunks.cuh) or codes with their scales (row_chunks.cuh), into a ring in shared memory, from
+// tile to tile without a break; the block's other warps take turns at their chunks and multiply them on tensor cores,
+// where eight tokens cost as much as one. Their sums are added in a fixed order. SwiGLU's gate and value lie in one
+// tile.
 #include "wick/backend/cuda/linear/few_rows.h"
 
 #include <algorithm>

@@ -41,9 +41,7 @@ bool gated_fits(const Gpu& gpu, const LinearCall& l) {
 
 // For a weight that the other ways do not take.
 LinearWay general_way(DType weight) {
-  return is_block(weight)         ? LinearWay::sliced
-         : has_row_format(weight) ? LinearWay::decoded
-                                  : LinearWay::cublaslt;
+  return is_block(weight) ? LinearWay::sliced : has_row_format(weight) ? LinearWay::decoded : LinearWay::cublaslt;
 }
 
 bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
