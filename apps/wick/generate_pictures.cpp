@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
+#include "wick/text/foreign_syntax.h"
 #include "wick/train/progress.h"
 
 namespace wick {
@@ -41,8 +43,8 @@ class Progress {
         batch_ == 1 ? fmt::format("{}", picture_) : fmt::format("{} to {}", picture_, picture_ + batch_ - 1);
     const int64_t behind = (pictures_ - picture_ - batch_ + batch_size_) / batch_size_;  // batches
     if (isatty(STDOUT_FILENO))
-      line_.show(fmt::format("{}/{}  step {}/{}  {}  {:.0f} s left", numbers, pictures_, step, steps_, rate(),
-                             double(behind * steps_ + steps_ - step) / per_second()),
+      line_.show(fmt::format("{}/{}  step {}/{}{}", numbers, pictures_, step, steps_,
+                             time_in_words(behind * steps_ + steps_ - step)),
                  step == steps_);
     else if (step == steps_)
       fmt::print("{} {} of {}: {}, {}\n", batch_ == 1 ? "picture" : "pictures", numbers, pictures_,
@@ -54,6 +56,12 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Of so many steps that are left; empty before it is known from several.
+  std::string time_in_words(int64_t left) const {
+    constexpr int64_t kFewest = 4;
+    if (done_ < kFewest && left > 0) return {};
+    return fmt::format("  {}  {:.0f} s left", rate(), double(left) / per_second());
+  }
   // Without the first step, before which weights are read.
   double per_second() const {
     const Clock::time_point since = done_ > 1 ? behind_first_ : start_;
@@ -264,7 +272,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
         "less{}",
         batch == 1 ? "a picture" : fmt::format("{} at a time", count_of(batch, "picture")), request.width,
         request.height, readable_bytes(total), device, readable_bytes(*free), batch == 1 ? "" : ", --batch-size",
-        in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
+        is_material(total - std::min(in_bf16, total), total - *free) ? ", --bf16 " + readable_bytes(in_bf16) : "");
   }
   std::string text = fmt::format(
       "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}{}.\n",
@@ -473,6 +481,17 @@ void check_out(const GenerateArguments& a, const Checkpoint& model, const std::v
   cli::check_output_file({.path = p.out, .flag = "--out", .overwrite = p.overwrite, .inputs = inputs});
 }
 
+// Says which parts of the prompts are words here and more elsewhere.
+void print_foreign_syntax(const GenerateArguments& a) {
+  std::vector<ForeignSyntax> found;
+  const auto look_at = [&](const std::string& prompt) {
+    std::ranges::move(foreign_syntax(prompt, a.picture.reading.syntax), std::back_inserter(found));
+  };
+  if (!a.settings.has_foreign_prompts()) std::ranges::for_each(a.prompts, look_at);
+  if (a.picture.negative && !a.settings.has_foreign_prompts()) look_at(*a.picture.negative);
+  if (!found.empty()) fmt::print(stderr, "wick: the prompt's {}\n", printable(read_as_words(found, /*may_draw=*/true)));
+}
+
 }  // namespace
 
 void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
@@ -515,6 +534,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   fmt::print("{}", planned);
   std::fflush(stdout);
   a.settings.print_notes();
+  print_foreign_syntax(a);
   for (const std::string& remark : remarks.get()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
     const int64_t count = pictures_of({devices[0], 0, devices.size()}, requests, a.picture.batch_size);

@@ -96,7 +96,7 @@ void inspect_picture(const fs::path& path) {
 }
 
 void inspect_file(const fs::path& path, bool tensors) {
-  if (is_image_name(path)) return inspect_picture(path);
+  if (is_image_name(path) || image_start(path).is_read) return inspect_picture(path);
   if (GgufFile::is_gguf(path)) return inspect_gguf(path, tensors);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const FileFamily family = family_of(file);

@@ -110,6 +110,7 @@ void PictureSettings::repeat(const std::filesystem::path& picture) {
   if (parameters == texts.end()) fail_without_settings(picture_, texts);
   const Infotext infotext = read_infotext(parameters->second, picture_);
   take(infotext.settings, picture_);
+  is_foreign_ = true;
   notes_.push_back("another program drew it, whose seeds make other noise; " +
                    (infotext.left_out.empty() ? "all else is repeated" : "left out: " + infotext.left_out));
 }
@@ -117,6 +118,10 @@ void PictureSettings::repeat(const std::filesystem::path& picture) {
 void PictureSettings::refuse(const std::string& flag, const std::string& why) {
   check_usage(std::ranges::find(repeated_, flag) != repeated_.end(), "{}: {}", flag, why);
   notes_.push_back(fmt::format("its {} is left out: {}", flag, why));
+}
+
+bool PictureSettings::has_foreign_prompts() const {
+  return is_foreign_ && std::ranges::find(repeated_, "--prompt") != repeated_.end();
 }
 
 void PictureSettings::print_notes() const {

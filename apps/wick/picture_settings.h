@@ -65,6 +65,9 @@ class PictureSettings {
   // Says on standard error what is not repeated.
   void print_notes() const;
 
+  // Whether the prompts are those of a picture that another program drew; the notes tell what it interprets in them.
+  bool has_foreign_prompts() const;
+
   // The texts of a picture that is drawn now, with these LoRAs, whose hashes they tell too.
   ImageTexts texts(const std::vector<LoraFile>& loras);
 
@@ -106,6 +109,7 @@ class PictureSettings {
 
   std::vector<Flag> flags_;
   std::string picture_;                               // that is repeated
+  bool is_foreign_ = false;                           // another program drew it
   nlohmann::json hashes_ = nlohmann::json::object();  // of its LoRAs, by their paths
   std::vector<std::string> notes_;
   std::vector<std::string> repeated_;  // flags that have its values

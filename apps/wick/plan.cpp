@@ -20,6 +20,7 @@
 #include "wick/train/memory_choice.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/plan.h"
+#include "wick/train/progress.h"
 #include "wick/train/text_task.h"
 
 namespace wick {
@@ -232,11 +233,21 @@ void print_choices(const TrainConfig& config, const Checkpoint& model, const Dev
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   bool any_fits = false;
   const DeviceKind kind = device_kind(devices.front(), architecture_of(devices.front()));
-  for (const size_t size : memory_sizes(config, devices.front(), free_memory(devices))) {
-    const MemoryRequest request{.size = size, .host = asked_host(config, devices)};
+  const std::vector<size_t> sizes = memory_sizes(config, devices.front(), free_memory(devices));
+  const HostLimit host = asked_host(config, devices);
+  ProgressLine progress = ProgressLine::on_stderr();
+  size_t done = 0, plans = 0;
+  KnownPlans known(model, kind, [&] {
+    progress.show(
+        fmt::format("Planning {} of {}: {}", done + 1, count_of(sizes.size(), "size"), count_of(++plans, "way")));
+  });
+  for (const size_t size : sizes) {
+    const MemoryRequest request{.size = size, .host = host};
     TrainConfig asked = config;
-    if (asked.batch_size == 0) asked.batch_size = batch_that_fits(request, asked, model, kind);
-    const MemoryChoices choices = choose_for_memory(request, asked, model, kind);
+    if (asked.batch_size == 0) asked.batch_size = batch_that_fits(request, asked, known);
+    const MemoryChoices choices = choose_for_memory(request, asked, known);
+    progress.clear();
+    ++done;
     any_fits = any_fits || choices.best;
     if (json)
       all.push_back(to_json(choices));
@@ -277,7 +288,8 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
     const std::optional<size_t> free = free_memory(devices);
     check_usage(free.has_value(), "--batch-size auto: expected --memory with it, or a device that is here, found {}",
                 in_words(devices));
-    config.batch_size = batch_that_fits({.size = *free}, config, model, device_has);
+    KnownPlans known(model, device_has);
+    config.batch_size = batch_that_fits({.size = *free}, config, known);
   }
   const HostLimit host = asked_host(config, devices), host_of_one = asked_host(config, {device});
   const MemoryPlan plan = plan_memory(config, model, device_has, {}, nullptr, host);

@@ -1,8 +1,9 @@
 #include "text_flags.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -35,6 +36,16 @@ InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dt
                    device_kind(backend.name(), architecture_of(backend.name())), blocks);
 }
 
+// What would help: `quantized` bytes are taken with smaller weights.
+std::string advice_for(const InferencePlan& plan, size_t quantized, size_t free) {
+  const size_t missing = plan.total() - free, saved = plan.total() - std::min(plan.total(), quantized);
+  std::vector<std::string> all;
+  if (is_material(saved, missing)) all.push_back(fmt::format("--quantize q4_0 would save {}", readable_bytes(saved)));
+  if (is_material(plan.cache, missing))
+    all.push_back(fmt::format("a smaller --context would save up to {}", readable_bytes(plan.cache)));
+  return all.empty() ? "expected a smaller model" : fmt::format("{}", fmt::join(all, ", "));
+}
+
 // A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
 void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
                 const Backend& backend) {
@@ -46,11 +57,15 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
   } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
     return;
   }
-  check(plan.total() <= *free,
-        "{}: would need {} of memory on {}, {} of them for {}, where {} are free; --quantize q4_0 or a smaller "
-        "--context need less",
-        path.string(), readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache),
-        count_of(positions, "token"), readable_bytes(*free));
+  if (plan.total() <= *free) return;
+  size_t quantized = plan.total();
+  try {
+    quantized = plan_of(path, DType::q4_0, positions, backend, {}).total();
+  } catch (const Error&) {  // its rows are no whole blocks
+  }
+  fail("{}: would need {} of memory on {}, {} of them for {}, where {} are free; {}", path.string(),
+       readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache), count_of(positions, "token"),
+       readable_bytes(*free), advice_for(plan, quantized, *free));
 }
 
 }  // namespace

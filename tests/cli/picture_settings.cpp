@@ -242,6 +242,50 @@ TEST_F(PictureSettings, PicturesOfTheWebUiAreRepeated) {
   EXPECT_EQ(read_image(folder / "out.png").rgb, read_image(folder / "same.png").rgb);
 }
 
+// "all else is repeated" is told only where it is true.
+TEST_F(PictureSettings, WhatTheWebUiInterpretsInAPromptIsTold) {
+  const std::string end = "\nSteps: 1, Sampler: Euler, CFG scale: 4, Seed: 1, Size: 64x48";
+  const auto told = [&](const std::string& prompt) {
+    const Outcome outcome = run_wick(of_web_ui(prompt + end));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_NE(told("a cat, snow").find("; all else is repeated\n"), std::string::npos);
+  for (const auto& [prompt, piece] :
+       {std::pair{"a cat AND a dog", "AND"},
+        {"a cat BREAK snow", "BREAK"},
+        {"a [cat:dog:0.5]", "[cat:dog:0.5]"},
+        {"a [cat]", "weights like [word]"},
+        {"a (cat)", "weights like (word) or (word:1.3), unless with --prompt-syntax comfyui"},
+        {"a \\(cat\\)", "weights like (word) or (word:1.3)"},
+        {"a {cat|dog}", "{cat|dog}"},
+        {"a __cat__", "__cat__"},
+        {"a\nNegative prompt: b BREAK c", "BREAK"}}) {
+    const std::string err = told(prompt);
+    EXPECT_NE(err.find("left out: "), std::string::npos) << err;
+    EXPECT_NE(err.find(piece), std::string::npos) << err;
+    EXPECT_EQ(err.find("all else is repeated"), std::string::npos) << err;
+  }
+}
+
+TEST_F(PictureSettings, WhatOtherProgramsInterpretInAPromptIsToldInOneLine) {
+  const auto told = [&](const std::string& flags) {
+    const Outcome outcome = draw("--overwrite " + small + flags, "x.png");
+    EXPECT_LE(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_EQ(told("--prompt 'a (red) fox: one, and two'"), "");
+  EXPECT_EQ(told("--prompt '<lora:name:0.8> (word:1.3) BREAK' --prompt 'a AND {a|b} __wild__'"),
+            "wick: the prompt's \"<lora:name:0.8>\", \"(word:1.3)\", \"BREAK\", \"{a|b}\" and \"__wild__\" are read as "
+            "plain words; --lora FILE loads a LoRA; --prompt-syntax comfyui reads weights\n");
+  EXPECT_EQ(told("--prompt x --negative '(word:1.3)'"),
+            "wick: the prompt's \"(word:1.3)\" is read as plain words; --prompt-syntax comfyui reads weights\n");
+  EXPECT_EQ(told("--prompt '(word:1.3)' --prompt-syntax comfyui"), "");
+  EXPECT_EQ(told("--prompt '(word:1.3) BREAK' --prompt-syntax comfyui"),
+            "wick: the prompt's \"BREAK\" is read as plain words\n");
+}
+
 TEST_F(PictureSettings, NamesOfSamplersAreTranslated) {
   const std::string end = ", CFG scale: 4, Seed: 1, Size: 64x48";
   for (const auto& [theirs, ours] : {std::pair{"Euler", "euler"},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "wick/io/image.h"
 #include "wick/io/safetensors.h"
 
 namespace wick {
@@ -62,6 +63,29 @@ const std::vector<Wrong> kWrong = {
     {"ln -s $P/vae $T/link;", kTrain + "--output $T/link/x", 1, {"--output $T/link/x", "lies in --model"}},
     {"mv $P/unet $T/unet; ln -s $T/unet $P/unet;", kTrain + "--output $T/unet/x", 1, {"lies in --model $P"}},
     {"mkdir -p $T/out/state; mv $P $T/out/state/m;", kOut + "--model $T/out/state/m", 1, {"write over --model"}},
+
+    // Nothing is written through a link.
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/state;", kOut, 1, {"--output $T/out: $T/out/state is a link"}},
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/logs;", kOut, 1, {"--output $T/out: $T/out/logs is a link"}},
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/samples;", kOut, 1, {"--output $T/out: $T/out/samples is a link"}},
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/cache;", kOut, 1, {"$T/out/cache is a link", "--cache names a folder"}},
+    {"mkdir -p $T/out/logs $T/x; ln -s $T/x $T/out/logs/samples;", kOut, 1, {"$T/out/logs/samples is a link"}},
+    {"mkdir $T/out; ln -s $T/none $T/out/state;", kOut, 1, {"$T/out/state is a link"}},
+    {"mkdir $T/out; ln -s $T/none $T/out/samples;", kOut + "--resume", 1, {"$T/out/samples is a link"}},
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/loss.png;", kOut, 1, {"$T/out/loss.png is a link"}},
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/lora.safetensors;", kOut, 1, {"$T/out/lora.safetensors is a link"}},
+    {"mkdir -p $T/out $T/x; ln -s $T/x $T/out/lora; echo '{\"text\": \"a b\"}' >$T/a.jsonl;",
+     kText + "$T/a.jsonl",
+     1,
+     {"$T/out/lora is a link"}},
+    {"mkdir $T/out; ln -s $T/none $T/out/lora-000007; echo '{\"text\": \"a b\"}' >$T/a.jsonl;",
+     kText + "$T/a.jsonl",
+     1,
+     {"$T/out/lora-000007 is a link"}},
+    {"mkdir -p $T/out/lora $T/x; ln -s $T/x $T/out/lora/unet;",
+     kOut + "--train full",
+     1,
+     {"$T/out/lora/unet is a link"}},
 
     // Pictures and their folders.
     {"mkdir $D/2024_holiday;", kOut, 1, {"--dataset $D", "2024_holiday", "at most 1000"}},
@@ -226,20 +250,117 @@ TEST(Runs, FilesAreReplacedAndNeverWrittenThrough) {
     }
 }
 
-TEST(Runs, FoldersMayBeLinks) {
+TEST(Runs, TheFolderMayBeALinkAndThoseInItMayNot) {
   for (const std::string& run : kRuns) {
     const Folder folder;
     write_plain(folder / "a.jsonl", "{\"text\": \"Once upon a time\"}\n");
-    for (const char* name : {"disk", "disk/state", "disk/logs", "real"}) fs::create_directory(folder / name);
+    write_plain(folder / "p.txt", "a\n");
+    for (const char* name : {"real", "victims"}) fs::create_directory(folder / name);
     fs::create_directory_symlink(folder / "real", folder / "out");
-    fs::create_directory_symlink(folder / "disk/state", folder / "real/state");
-    fs::create_directory_symlink(folder / "disk/logs", folder / "real/logs");
-    EXPECT_EQ(run_wick(folder.filled(run)).code, 0);
-    EXPECT_EQ(run_wick(folder.filled(run + "--steps 2 --resume")).code, 0);
-    EXPECT_TRUE(fs::exists(folder / "disk/state/state-000002.safetensors"));
-    EXPECT_TRUE(fs::is_symlink(folder / "out") && fs::is_symlink(folder / "real/state"));
-    EXPECT_TRUE(fs::exists(folder / "real/loss.png"));
+    const std::string with_all = run + "--sample-prompts $T/p.txt --sample-every 1 --save-every 1 ";
+    ASSERT_EQ(run_wick(folder.filled(with_all)).code, 0);
+    EXPECT_TRUE(fs::is_symlink(folder / "out"));
+    size_t tried = 0;
+    for (const char* name : {"state", "logs", "logs/samples", "samples", "cache", "lora", "lora-000001"}) {
+      const fs::path inside = folder / "real" / name, victim = folder / "victims/v";
+      if (!fs::is_directory(inside)) continue;
+      ++tried;
+      fs::rename(inside, victim);
+      for (const bool dangles : {false, true}) {
+        SCOPED_TRACE(std::string(name) + (dangles ? " dangles" : ""));
+        fs::create_symlink(dangles ? folder / "none" : victim, inside);
+        const auto before = contents(folder / "");
+        const Outcome outcome = run_wick(folder.filled(with_all + "--steps 2 --resume"));
+        expect_one_line(outcome, {"--output", std::string("out/") + name + " is a link"});
+        EXPECT_EQ(contents(folder / ""), before);
+        fs::remove(inside);
+      }
+      fs::rename(victim, inside);
+    }
+    EXPECT_GE(tried, 5u);
+    EXPECT_EQ(run_wick(folder.filled(with_all + "--steps 2 --resume")).code, 0);
   }
+}
+
+TEST(Runs, FoldersThatFlagsNameMayBeLinks) {
+  const Folder folder;
+  for (const char* name : {"disk", "out"}) fs::create_directory(folder / name);
+  for (const char* link : {"elsewhere", "out/cache"}) fs::create_directory_symlink(folder / "disk", folder / link);
+  EXPECT_EQ(run_wick(folder.filled(kOut + "--cache $T/elsewhere")).code, 0);
+  EXPECT_FALSE(fs::is_empty(folder / "disk"));
+}
+
+TEST(Runs, DanglingLinksInThePlaceOfFilesAreReplaced) {
+  for (const std::string& run : kRuns) {
+    const Folder folder;
+    write_plain(folder / "a.jsonl", "{\"text\": \"Once upon a time\"}\n");
+    ASSERT_EQ(run_wick(folder.filled(run + "--steps 2 --save-every 1")).code, 0);
+    fs::create_directory(folder / "victims");
+    std::vector<fs::path> names;
+    for (const auto& entry : fs::recursive_directory_iterator(folder / "out"))
+      if (entry.is_regular_file() && entry.path().parent_path().filename() != "state") names.push_back(entry.path());
+    EXPECT_GE(names.size(), 6u);
+    for (size_t i = 0; i < names.size(); ++i) {
+      fs::remove(names[i]);
+      fs::create_symlink(folder / "victims" / std::to_string(i), names[i]);
+    }
+    const Outcome outcome = run_wick(folder.filled(run + "--steps 4 --save-every 1 --resume"));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(fs::is_empty(folder / "victims"));
+  }
+}
+
+TEST(Runs, WhatIsLeftOutOrReadAsWordsIsTold) {
+  const Folder folder;
+  write_plain(folder / "pictures/a.txt", "a (red:1.3) fox BREAK");
+  write_plain(folder / "pictures/b.txt", "[trigger] in snow");
+  write_plain(folder / "pictures/c.txt", "no picture");
+  write_plain(folder / "pictures/notes.md", "none");
+  write_plain(folder / "pictures/d.pic", "GIF89a..........");
+  write_plain(folder / "p.txt", "plain --s 1\na {red|blue} fox --n <lora:x:1> --s 1\n");
+  const Outcome outcome = run_wick(folder.filled(kOut + "--sample-prompts $T/p.txt"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* line : {"1 caption has no picture and is not read: c.txt.\n",
+                           "1 file is neither picture nor caption and is not read: notes.md.\n",
+                           "1 image is of a format that Wick does not read, and is left out: d.pic (a GIF).\n",
+                           "2 captions hold what other programs interpret: \"(red:1.3)\" and \"BREAK\" are read as "
+                           "plain words in a.txt.\n",
+                           "p.txt: line 2: \"<lora:x:1>\" and \"{red|blue}\" are read as plain words.\n"})
+    EXPECT_NE(outcome.out.find(line), std::string::npos) << outcome.out << line;
+}
+
+TEST(Runs, ATriggerWordIsInPreviewsToo) {
+  const Folder folder;
+  write_plain(folder / "p.txt", "a [trigger] fox, [trigger] --n no [trigger] --l 2 --s 1\n");
+  const Outcome outcome = run_wick(folder.filled(kOut + "--sample-prompts $T/p.txt --trigger-word ohwx"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("--prompt 'a ohwx fox, ohwx'"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("[trigger]"), std::string::npos) << outcome.out;
+  for (const char* step : {"000000", "000001"}) {
+    const auto texts = read_image_texts(folder / "out/samples" / ("lora-" + std::string(step) + "-00.png"));
+    EXPECT_NE(texts.at("wick").find("\"a ohwx fox, ohwx\""), std::string::npos) << texts.at("wick");
+    EXPECT_NE(texts.at("wick").find("\"no ohwx\""), std::string::npos) << texts.at("wick");
+  }
+  EXPECT_EQ(read_plain(folder / "out/samples/prompts.txt").find("[trigger]"), std::string::npos);
+  EXPECT_EQ(read_plain(folder / "out/index.html").find("a [trigger]"), std::string::npos);
+}
+
+// What a beginner looks for comes before the details: the model, the data, the steps and the place of the result.
+TEST(Runs, BeginWithWhatTheyAreAbout) {
+  const Folder folder;
+  const Outcome outcome = run_wick(folder.filled(kOut));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const size_t about = outcome.out.find("Training "), result = outcome.out.find("The result will be "),
+               memory = outcome.out.find("Memory on cpu"), modules = outcome.out.find("A LoRA of rank 2");
+  EXPECT_LT(about, result);
+  EXPECT_LT(result, memory);
+  EXPECT_LT(memory, modules);
+  ASSERT_NE(modules, std::string::npos);
+  for (const std::string& word :
+       {folder.filled("Training $T/model on 2 pictures in "), std::string("; 1 step of 1 picture."),
+        folder.filled("The result will be $T/out/lora.safetensors; ")})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find(" left"), std::string::npos) << "one step tells nothing of the time";
 }
 
 TEST(Runs, RepeatsAreToldAndCountedAsInKohyas) {

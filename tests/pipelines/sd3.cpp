@@ -67,6 +67,24 @@ TEST_F(Sd3Pipeline, AgreesWithDiffusers) {
   }
 }
 
+// Where the negative prompt is the prompt, classifier-free guidance of any scale changes nothing, so that --cfg 1 is
+// told by what diffusers draws with guidance (above): skip-layer guidance acts there too, as in ComfyUI; diffusers
+// leaves it out.
+TEST_F(Sd3Pipeline, SkipLayerGuidanceActsWithoutClassifierFreeGuidance) {
+  const auto model = folder.open({.tokens = tokens});
+  TextToImage text_to_image(*model);
+  const auto drawn = [&](float cfg, float scale) {
+    request.negative = request.prompt;
+    request.cfg = cfg;
+    request.skip = {.scale = scale, .layers = {0, 5}, .start = 0.1, .stop = 0.6};
+    return to_channels_first(text_to_image.denoise({request}, noise)).to_vector();
+  };
+  const std::vector<float> plain = drawn(1, 0), alone = drawn(1, 2.5f);
+  EXPECT_LE(relative_error(drawn(4, 0), plain), 1e-5);
+  EXPECT_LE(relative_error(alone, drawn(4, 2.5f)), 1e-5);
+  EXPECT_GT(relative_error(alone, plain), 1e-2);
+}
+
 // Stability's sampler, as tools/golden/sd3.py writes it from the formula.
 TEST_F(Sd3Pipeline, AgreesWithStabilitysSampler) {
   request.sampling.kind = SamplerKind::dpmpp_2m;

@@ -137,7 +137,8 @@ TEST_F(DatasetTest, FoldersSayHowOftenAnEpochShowsTheirPictures) {
   // As kohya's buckets: 1 + 3 squares and 3 wide ones are 2 and 2 batches of two.
   EXPECT_EQ(BatchSampler(dataset.batch_buckets(2), 1).steps_per_epoch(), 4);
   EXPECT_EQ(dataset.subsets().at("3_cat").size(), 2u);
-  ASSERT_EQ(dataset.remarks.size(), 3u);
+  ASSERT_EQ(dataset.remarks.size(), 4u);
+  EXPECT_EQ(dataset.remarks[3], "1 name begins with a dot and is not read: .hidden.");
   EXPECT_EQ(dataset.remarks[0], "1_dog: 1 picture × 1");
   EXPECT_EQ(dataset.remarks[1], "3_cat: 2 pictures × 3");
   EXPECT_TRUE(dataset.remarks[2].starts_with("3 pictures left out")) << dataset.remarks[2];
@@ -146,7 +147,7 @@ TEST_F(DatasetTest, FoldersSayHowOftenAnEpochShowsTheirPictures) {
   const Dataset plain = scan();
   EXPECT_EQ(plain.examples.size(), 6u);
   EXPECT_EQ(plain.shown_count(), 6u);
-  ASSERT_EQ(plain.remarks.size(), 1u);
+  ASSERT_EQ(plain.remarks.size(), 2u);
   EXPECT_NE(plain.remarks[0].find("0_left counts once"), std::string::npos) << plain.remarks[0];
   EXPECT_EQ(plain.subsets().size(), 1u);
   fs::remove(folder_ / "other");
@@ -177,6 +178,119 @@ TEST_F(DatasetTest, ALinkToAFolderIsToldAndNotRead) {
   EXPECT_EQ(dataset.examples.size(), 1u);
   ASSERT_EQ(dataset.remarks.size(), 1u);
   EXPECT_NE(dataset.remarks[0].find("loop is a link"), std::string::npos);
+}
+
+// Browsers save JPEGs as .jfif, the scripts of a network of pictures as .png_large; Windows writes capitals.
+TEST_F(DatasetTest, APictureIsToldByItsFirstBytesWhateverItsName) {
+  const auto as = [&](const std::string& name, const char* format) {
+    const Image image{64, 64, std::vector<uint8_t>(64 * 64 * 3, 90)};
+    write_image(folder_ / (std::string("x") + format), image);
+    fs::rename(folder_ / (std::string("x") + format), folder_ / name);
+    write_plain(fs::path(folder_ / name).replace_extension(".txt"), "a red circle");
+  };
+  as("a.jfif", ".jpg");
+  as("b.jpe", ".jpg");
+  as("c.png_large", ".png");
+  as("D.JFIF", ".jpg");
+  as("e.jpg_large", ".webp");
+  as("f.gif", ".png");
+  as("g", ".png");
+  as("h.WEBP", ".webp");
+  fs::rename(folder_ / "h.txt", folder_ / "h.TXT");
+  const Dataset dataset = scan();
+  EXPECT_EQ(dataset.examples.size(), 8u);
+  EXPECT_EQ(dataset.files.size(), 16u);
+  EXPECT_EQ(dataset.remarks, std::vector<std::string>());
+  EXPECT_EQ(load_image(dataset.examples.front()).width, 128);
+  write_plain(folder_ / "h.txt", "another");
+  expect_error([&] { scan(); }, {"h.WEBP: two captions, h.txt and h.TXT"});
+}
+
+TEST_F(DatasetTest, EveryFileThatIsLeftOutIsCountedByItsReason) {
+  add("a", 64, 64);
+  for (const char* name : {"b.txt", "c.caption", "D.TXT", "sub/e.txt"}) {
+    fs::create_directories((folder_ / name).parent_path());
+    write_plain(folder_ / name, "no picture");
+  }
+  write_plain(folder_ / "animated.pic", "GIF89a..........");
+  write_plain(folder_ / "x.png_large", std::string("\0\0\0\x1c"
+                                                   "ftypavif....",
+                                                   16));
+  write_plain(folder_ / "BMW.md", "BMW is no bitmap");
+  write_plain(folder_ / ".DS_Store", "");
+  write_plain(folder_ / "empty", "");
+  fs::create_symlink(folder_ / "nowhere", folder_ / "dangling");
+  const std::vector<std::string> left_out{
+      "1 name begins with a dot and is not read: .DS_Store.",
+      "4 captions have no picture and are not read: D.TXT, b.txt, c.caption, ….",
+      "2 images are of formats that Wick does not read, and are left out: animated.pic (a GIF), x.png_large (an AVIF "
+      "image)."};
+  std::vector<std::string> found = scan().remarks;
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_TRUE(found[3].starts_with("3 files are neither pictures nor captions and are not read: ")) << found[3];
+  for (const char* name : {"BMW.md", "empty", "dangling"}) EXPECT_NE(found[3].find(name), std::string::npos);
+  found.pop_back();
+  std::ranges::sort(found);
+  std::vector<std::string> expected = left_out;
+  std::ranges::sort(expected);
+  EXPECT_EQ(found.size(), expected.size());
+  EXPECT_EQ(found[0], expected[0]);
+  fs::remove(folder_ / "a.png");
+  expect_error([&] { scan(); }, {"no picture found", "5 captions have no picture", "2 images are of formats"});
+}
+
+// Of another extension, all others are no captions.
+TEST_F(DatasetTest, AnotherExtensionOfCaptionsLeavesOutTheUsualOnes) {
+  add("a", 64, 64);
+  write_plain(folder_ / "a.tags", "red");
+  write_plain(folder_ / "b.tags", "blue");
+  PictureSubset subset{.folder = folder_.path(), .source = "--dataset x", .captions = {.extension = ".tags"}};
+  const Dataset dataset = Dataset::scan(
+      {.path = folder_.path(), .groups = {{.resolutions = {{.resolution = 128, .step = 32}}, .subsets = {subset}}}});
+  EXPECT_EQ(dataset.examples.front().captions, std::vector<std::string>{"red"});
+  EXPECT_EQ(dataset.remarks,
+            (std::vector<std::string>{"1 caption has no picture and is not read: b.tags.",
+                                      "1 file is neither picture nor caption and is not read: a.txt."}));
+}
+
+TEST_F(DatasetTest, MasksMayHaveAnyNameOfAPictureAndUnusedOnesAreTold) {
+  const TemporaryDirectory masks;
+  const auto mask = [&](const std::string& name) {
+    write_image(masks / "x.png", {64, 64, std::vector<uint8_t>(64 * 64 * 3)});
+    fs::rename(masks / "x.png", masks / name);
+  };
+  for (const char* name : {"a", "b", "c"}) add(name, 64, 64);
+  mask("a.png");
+  mask("b.PNG");
+  mask("c.jfif");
+  mask("d.png");
+  PictureSubset subset{.folder = folder_.path(), .source = "--dataset x", .masks = masks.path()};
+  const auto with_masks = [&] {
+    return Dataset::scan(
+        {.path = folder_.path(), .groups = {{.resolutions = {{.resolution = 128, .step = 32}}, .subsets = {subset}}}});
+  };
+  const Dataset dataset = with_masks();
+  EXPECT_EQ(dataset.examples[1].mask, masks / "b.PNG");
+  EXPECT_EQ(dataset.examples[2].mask, masks / "c.jfif");
+  EXPECT_EQ(dataset.remarks, std::vector<std::string>{"1 mask has no picture and is not read: d.png."});
+  fs::remove(masks / "b.PNG");
+  expect_error([&] { with_masks(); }, {"b.png: no mask"});
+}
+
+// Of an image_dir, kohya reads the pictures directly in it.
+TEST_F(DatasetTest, FoldersWithinAnImageDirAreTold) {
+  add("in/a", 64, 64);
+  add("in/sub/b", 64, 64);
+  add("in/masks/a", 64, 64);
+  const auto subset_of = [&](const char* name) {
+    return PictureSubset{.folder = folder_ / name, .source = "x", .name = name, .nested = false};
+  };
+  PictureSubset first = subset_of("in");
+  first.masks = folder_ / "in/masks";
+  const Dataset dataset = Dataset::scan(
+      {.path = folder_.path(), .groups = {{.resolutions = {{.resolution = 128, .step = 32}}, .subsets = {first}}}});
+  EXPECT_EQ(dataset.remarks,
+            (std::vector<std::string>{"in: 1 picture × 1", "in: 1 folder within an image_dir is not read: sub."}));
 }
 
 TEST(DataFiles, TellWhatChanged) {

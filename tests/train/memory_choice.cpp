@@ -16,7 +16,8 @@ TrainConfig config(int64_t batch_size = 64) {
 }
 
 MemoryChoices chosen(size_t size, const TrainConfig& c, bool keeps_precision = false) {
-  return choose_for_memory({.size = size, .keeps_precision = keeps_precision}, c, kModel, device_kind("cpu"));
+  KnownPlans known(kModel, device_kind("cpu"));
+  return choose_for_memory({.size = size, .keeps_precision = keeps_precision}, c, known);
 }
 
 TEST(MemoryChoice, IsTheRule) {
@@ -66,7 +67,8 @@ TEST(MemoryChoice, RecomputesNoMoreThanItMust) {
 }
 
 TEST(MemoryChoice, IsBf16OnADevice) {
-  const MemoryChoices choices = choose_for_memory({.size = size_t{1} << 40}, config(1), kModel, device_kind("cuda"));
+  KnownPlans known(kModel, device_kind("cuda"));
+  const MemoryChoices choices = choose_for_memory({.size = size_t{1} << 40}, config(1), known);
   EXPECT_EQ(choices.best->config.dtype, DType::bf16);
   EXPECT_EQ(choices.best->config.quantize, Quantize::none);
 }
@@ -109,7 +111,8 @@ TEST(MemoryChoice, BatchesThatFit) {
     TrainConfig c = config();
     c.memory = memory;
     c.batch_size = 0;
-    return batch_that_fits({.size = size}, c, kModel, kind, {}, most);
+    KnownPlans known(kModel, kind);
+    return batch_that_fits({.size = size}, c, known, {}, most);
   };
   for (const std::string memory : {"", "auto"}) {
     EXPECT_EQ(chosen(total(1) / 2, memory), 1) << "nothing fits";
@@ -119,6 +122,25 @@ TEST(MemoryChoice, BatchesThatFit) {
   EXPECT_EQ(chosen(total(8) - 1, ""), 4);
   EXPECT_EQ(chosen(total(8) - 1, "auto"), 8) << "with one block computed twice";
   EXPECT_LT(chosen((total(1) + device_kind("cpu").context) / 2, "auto"), 4);
+}
+
+// Several sizes share their plans, and are told what each would be told alone.
+TEST(MemoryChoice, SeveralSizesShareTheirPlans) {
+  const DeviceKind kind = device_kind("cuda");
+  const size_t whole = plan_memory(config(1), kModel, kind).total();
+  size_t plans = 0;
+  KnownPlans shared(kModel, kind, [&] { ++plans; });
+  size_t alone = 0;
+  for (const size_t size : {whole / 2, whole * 3 / 4, whole * 7 / 8, whole * 2}) {
+    KnownPlans own(kModel, kind, [&] { ++alone; });
+    EXPECT_EQ(choose_for_memory({.size = size}, config(1), shared).in_words(),
+              choose_for_memory({.size = size}, config(1), own).in_words());
+  }
+  EXPECT_GT(plans, 0u);
+  EXPECT_LT(plans, alone * 2 / 3);
+  const size_t before = plans;
+  choose_for_memory({.size = whole / 2}, config(1), shared);
+  EXPECT_EQ(plans, before);
 }
 
 }  // namespace

@@ -382,6 +382,34 @@ TEST(Plan, WhatSavesMemoryIsFound) {
   }
 }
 
+// Of a few bytes that are missing any change is a way out; of many, only those that save a quarter of them.
+TEST(Plan, AdviceIsWorthFollowing) {
+  const TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .batch_size = 1};
+  const MemoryPlan plan = plan_memory(config, kModel, device_kind("cpu"));
+  std::vector<Alternative> found = alternatives(config, kModel, plan);
+  ASSERT_GT(found.size(), 2u);
+  const Alternative all = found.back();
+  found.pop_back();
+  const auto saved = [&](const Alternative& a) { return plan.total() - a.total; };
+  const auto has = [](const std::string& text, const std::string& word) { return text.find(word) != text.npos; };
+
+  const std::string little = savings(config, kModel, plan, 1);
+  for (const Alternative& a : found) EXPECT_TRUE(has(little, a.flags)) << little;
+  EXPECT_TRUE(little.starts_with(found.front().flags)) << "the most saving first";
+  EXPECT_FALSE(has(little, all.flags)) << "one is enough";
+  EXPECT_FALSE(has(little, "--resolution"));
+
+  const size_t least = saved(found.back());
+  const std::string without = savings(config, kModel, plan, 4 * least + 4);
+  EXPECT_FALSE(has(without, found.back().flags + " " + readable_bytes(least))) << without;
+
+  const std::string together = savings(config, kModel, plan, saved(all));
+  EXPECT_TRUE(together.starts_with(all.flags + " would save ")) << together;
+
+  EXPECT_EQ(savings(config, kModel, plan, 4 * saved(all) + 4), "a lower --resolution would need less");
+  EXPECT_TRUE(savings(config, kModel, plan, saved(all) + 1).ends_with("; a lower --resolution would need less"));
+}
+
 TEST(Plan, TensorsOfADeviceHaveGapsBetweenThem) {
   CountingMemory memory(device_kind("cuda"));
   constexpr size_t kUnit = Segments::kUnit;

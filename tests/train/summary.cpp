@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace wick {
 namespace {
 
@@ -26,11 +28,34 @@ TEST(Summary, TellsInTenLinesWhatWasTrainedHowItWentAndWhatToDo) {
       (std::vector<std::string>{
           "Trained   A LoRA of rank 4 on 7 modules", "Model     /m/my model", "Data      3 pictures in 1 bucket: /d",
           "Steps     40 steps of 1 picture, in 1:02:03: 1.00 steps/s",
-          "Loss      0.7500 at first, 0.0253 at last, means of 2 steps; validation 0.5000, the least 0.2500 at step 10",
+          "Loss      0.2929 at first, 0.0284 at last, means of 10 steps; validation 0.2500 at step 10, 0.5000 at last",
           "Memory    cpu: 1.0 MiB at the peak", "Result    /o/fox.safetensors, and 2 results from before it",
           "Page      /o/index.html", "Previews  /o/samples/sheet.png",
           "Next      wick generate --model '/m/my model' --lora /o/fox.safetensors --prompt 'it'\\''s' --out "
           "picture.png; for ComfyUI copy the LoRA to models/loras"}));
+}
+
+std::string loss_of(size_t steps, std::map<size_t, double> validations = {}) {
+  std::vector<StepRecord> records;
+  for (size_t i = 1; i <= steps; ++i) {
+    records.push_back({.step = int64_t(i), .loss = i % 2 == 0 ? 1.0 : 0.0});
+    if (validations.contains(i)) records.back().val_loss = validations[i];
+  }
+  const TrainConfig config{.model = "m", .output = "/o", .dataset = {"/d"}};
+  return summary_of({}, config, ModelKind::text, records)[4].substr(10);
+}
+
+// Single steps have other pictures and times: what differs between two of them is noise.
+TEST(Summary, LossesAreMeansOfManySteps) {
+  EXPECT_EQ(loss_of(0), "no step was taken");
+  EXPECT_EQ(loss_of(1), "0.0000");
+  EXPECT_EQ(loss_of(2), "0.5000, the mean of 2 steps");
+  EXPECT_EQ(loss_of(18), "0.5000, the mean of 18 steps");
+  EXPECT_EQ(loss_of(20), "0.5000 at first, 0.5000 at last, means of 10 steps");
+  EXPECT_EQ(loss_of(1000), "0.5000 at first, 0.5000 at last, means of 100 steps");
+  EXPECT_EQ(loss_of(2, {{2, 0.25}}), "0.5000, the mean of 2 steps; validation 0.2500 at step 2");
+  EXPECT_EQ(loss_of(4, {{1, 3}, {2, 1}, {4, 2}}),
+            "0.5000, the mean of 4 steps; validation 3.0000 at step 1, 2.0000 at last, the least 1.0000 at step 2");
 }
 
 TEST(Summary, NamesTheCommandForEachKindOfResult) {

@@ -35,6 +35,13 @@ struct ImageInfo {
 // Reads the headers only: an image that it accepts may still prove damaged when decoded.
 ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
+// What the first bytes of a file say, whatever its name: an image that Wick reads, or one of another format ("a GIF").
+// Neither for other files, and for what cannot be opened or is no regular file.
+struct ImageStart {
+  bool is_read = false;
+  std::string_view foreign = {};
+};
+ImageStart image_start(const std::filesystem::path& path);
 Image read_alpha(const std::filesystem::path& path, const ImageLimits& limits = {});  // as grey; white: opaque
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits = {});
 

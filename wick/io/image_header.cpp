@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "wick/core/error.h"
@@ -114,16 +115,34 @@ ImageHeader read_webp_header(const ImageSource& source) {
   return header;
 }
 
-std::string_view guess_format(std::string_view start) {
+// The format that the first bytes are of, if Wick reads it.
+std::optional<ImageFormat> format_of(std::string_view start) {
+  if (start.starts_with("\xFF\xD8\xFF")) return ImageFormat::jpeg;
+  if (start.starts_with("\x89PNG\r\n\x1A\n")) return ImageFormat::png;
+  if (start.starts_with("RIFF") && start.find("WEBP") == 8) return ImageFormat::webp;
+  return {};
+}
+
+// Another image format, "a GIF"; empty if the first bytes are of none. Of a BMP the 4 bytes at 6 are reserved and 0
+// (BITMAPFILEHEADER), which tells it from text that begins so.
+std::string_view foreign_image(std::string_view start) {
   const std::string_view brand = start.substr(std::min<size_t>(4, start.size()));
   if (start.starts_with("GIF8")) return "a GIF";
-  if (start.starts_with("BM")) return "a BMP";
-  if (start.starts_with("II*") || start.starts_with(std::string_view("MM\0*", 4))) return "a TIFF";
-  if (brand.starts_with("ftypavif")) return "an AVIF image";
-  if (brand.starts_with("ftyphei") || brand.starts_with("ftypmif1")) return "a HEIF image";
+  if (start.starts_with("BM") && start.find(std::string_view("\0\0\0\0", 4), 6) == 6) return "a BMP";
+  if (start.starts_with(std::string_view("II*\0", 4)) || start.starts_with(std::string_view("MM\0*", 4)))
+    return "a TIFF";
+  if (brand.starts_with("ftypavif") || brand.starts_with("ftypavis")) return "an AVIF image";
+  if (brand.starts_with("ftyphei") || brand.starts_with("ftyphev") || brand.starts_with("ftypmif1") ||
+      brand.starts_with("ftypmsf1"))
+    return "a HEIF image";
   if (start.starts_with("\xFF\x0A") || brand.starts_with("JXL ")) return "a JPEG XL image";
-  if (start.empty()) return "an empty file";
-  return "something else";
+  return {};
+}
+
+std::string_view start_of(const ImageSource& source, std::vector<uint8_t>& bytes) {
+  bytes.resize(16);
+  bytes.resize(source.read_at(0, bytes.data(), bytes.size()));
+  return text_of(bytes);
 }
 
 }  // namespace
@@ -149,13 +168,27 @@ std::vector<uint8_t> ImageSource::read(uint64_t offset, size_t bytes) const {
 }
 
 ImageHeader read_image_header(const ImageSource& source) {
-  std::vector<uint8_t> bytes(16);
-  bytes.resize(source.read_at(0, bytes.data(), bytes.size()));
-  const std::string_view start = text_of(bytes);
-  if (start.starts_with("\xFF\xD8\xFF")) return read_jpeg_header(source);
-  if (start.starts_with("\x89PNG\r\n\x1A\n")) return read_png_header(source);
-  if (start.starts_with("RIFF") && start.find("WEBP") == 8) return read_webp_header(source);
-  fail("{}: expected a JPEG, PNG or WebP image, found {}", source.name, guess_format(start));
+  std::vector<uint8_t> bytes;
+  const std::string_view start = start_of(source, bytes);
+  const std::optional<ImageFormat> format = format_of(start);
+  if (!format) {
+    const std::string_view foreign = foreign_image(start);
+    fail("{}: expected a JPEG, PNG or WebP image, found {}", source.name,
+         !foreign.empty() ? foreign
+         : start.empty()  ? "an empty file"
+                          : "something else");
+  }
+  if (*format == ImageFormat::jpeg) return read_jpeg_header(source);
+  return *format == ImageFormat::png ? read_png_header(source) : read_webp_header(source);
+}
+
+ImageStart image_start(const std::filesystem::path& path) try {
+  const FileDescriptor file(path);
+  std::vector<uint8_t> bytes;
+  const std::string_view start = start_of(ImageSource::of(file), bytes);
+  return {format_of(start).has_value(), foreign_image(start)};
+} catch (const Error&) {
+  return {};
 }
 
 void each_png_chunk(const ImageSource& source, const PngVisitor& visit) {

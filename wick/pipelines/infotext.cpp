@@ -11,6 +11,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/text/foreign_syntax.h"
 #include "wick/text/unicode.h"
 
 namespace wick {
@@ -222,14 +223,17 @@ std::vector<std::string> take_networks(std::string& prompt) {
   return taken;
 }
 
-bool has_weights(std::string_view prompt) {  // (word:1.3)
-  constexpr size_t kLongest = 1000;
-  for (size_t at = prompt.find('('); at != prompt.npos; at = prompt.find('(', at + 1)) {
-    const std::string_view group = prompt.substr(at, std::min(prompt.find(')', at) - at, kLongest));
-    const size_t colon = group.rfind(':');
-    if (colon != group.npos && group.find_first_of("0123456789", colon) != group.npos) return true;
-  }
-  return false;
+// Adds what the web UI interprets in a prompt, and Wick reads as words: brackets are weights there, \( is a
+// parenthesis.
+void add_syntax(const std::string& prompt, std::vector<std::string>& left_out) {
+  const auto add = [&](std::string text) {
+    if (!contains(left_out, text)) left_out.push_back(std::move(text));
+  };
+  if (prompt.find_first_of("(\\") != prompt.npos)
+    add("weights like (word) or (word:1.3), unless with --prompt-syntax comfyui");
+  for (const auto& [kind, text] : foreign_syntax(prompt))
+    if (kind != ForeignKind::weight) add(text);
+  if (prompt.find('[') != prompt.npos) add("weights like [word]");
 }
 
 // The name that Wick has for a sampler with a schedule; else theirs, which --sampler will refuse.
@@ -303,8 +307,8 @@ Infotext read_infotext(std::string_view text, const std::string& source) {
   Infotext read;
   std::vector<std::string> left_out = take_networks(prompt);
   if (!left_out.empty()) left_out.back() += " (pass its file with --lora)";
-  if (has_weights(prompt) || has_weights(negative))
-    left_out.emplace_back("weights like (word:1.3), unless with --prompt-syntax comfyui");
+  add_syntax(prompt, left_out);
+  add_syntax(negative, left_out);
   read.settings["prompt"] = json::array({prompt});
   if (!negative.empty()) read.settings["negative"] = negative;
   if (const auto sampler = value_of(fields, "Sampler"))

@@ -2,6 +2,7 @@
 // or the reading of a prompt and a step, run on a backend that only counts.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "wick/backend/counting.h"
@@ -27,6 +28,9 @@ struct InferencePlan {  // bytes
   size_t host_of(size_t devices) const { return host + (devices - 1) * host_own; }  // of one process
   size_t total() const { return taken + device.workspace + device.context; }
 };
+
+// Whether advice that saves so many bytes is worth a word where others are missing: it is at least a quarter of them.
+inline bool is_material(size_t saved, size_t missing) { return saved > 0 && saved >= missing / 4; }
 
 // For pictures drawn by TextToImage::load() and draw(), one batch after the other. The LoRAs are read: one that does
 // not fit the model is an Error here, and so is a prompt that its syntax refuses.

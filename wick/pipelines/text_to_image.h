@@ -18,7 +18,8 @@
 namespace wick {
 
 // Adds scale * (prediction - prediction without these layers) in steps i of N with start N < i < stop N (Stability AI's
-// sd3.5, sd3_impls.py, SkipLayerCFGDenoiser).
+// sd3.5, sd3_impls.py, SkipLayerCFGDenoiser), whatever the scale of classifier-free guidance is: as ComfyUI does
+// (comfy_extras/nodes_sd3.py). diffusers leaves it out where that scale is 1 or less.
 struct SkipLayerGuidance {
   float scale = 0;  // 0: off
   std::vector<int64_t> layers = {7, 8, 9};

@@ -1,6 +1,8 @@
 #include "wick/train/captions.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -18,7 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
 constexpr const char *kTxt = ".txt", *kCaption = ".caption";
-constexpr std::string_view kTrigger = "[trigger]";
 
 std::string trimmed(const std::string& text) {
   constexpr const char* kSpace = " \t\r\n\v\f";
@@ -31,20 +32,32 @@ fs::path beside(const fs::path& image, const std::string& extension) {
   return fs::path(image).replace_extension(extension);
 }
 
-// Empty where there is none.
-fs::path caption_file(const fs::path& image, const CaptionOptions& options) {
-  std::error_code ignored;
-  const auto there = [&](const fs::path& file) { return fs::exists(file, ignored) ? file : fs::path(); };
-  if (!options.extension.empty()) return there(beside(image, options.extension));
-  const fs::path txt = there(beside(image, kTxt)), caption = there(beside(image, kCaption));
-  check(txt.empty() || caption.empty(),
-        "{}: two captions, {} and {}; remove one of them, or choose by --caption-extension", image.string(),
-        txt.filename().string(), caption.filename().string());
-  return txt.empty() ? caption : txt;
+std::string in_capitals(std::string extension) {
+  for (char& c : extension) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
+  return extension;
 }
 
-void replace_all(std::string& text, std::string_view from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
+// Extensions of captions; each may be in capitals too.
+std::vector<std::string> extensions_of(const CaptionOptions& options) {
+  if (options.extension.empty()) return {kTxt, kCaption};
+  return {options.extension};
+}
+
+// Empty where there is none.
+fs::path caption_file(const fs::path& image, const CaptionOptions& options) {
+  std::vector<fs::path> found;
+  for (const std::string& extension : extensions_of(options))
+    for (const std::string& name : std::set<std::string, std::greater<>>{extension, in_capitals(extension)}) {
+      std::error_code ignored;
+      const fs::path file = beside(image, name);
+      if (!fs::exists(file, ignored)) continue;
+      // A file system may hold the two names for one.
+      if (found.empty() || !fs::equivalent(found.front(), file, ignored)) found.push_back(file);
+    }
+  if (found.size() > 1)
+    fail("{}: two captions, {} and {}; remove one of them, or choose by --caption-extension", image.string(),
+         found[0].filename().string(), found[1].filename().string());
+  return found.empty() ? fs::path() : found.front();
 }
 
 // With all that the options put around it.
@@ -52,7 +65,7 @@ std::string completed(std::string caption, const CaptionOptions& options) {
   if (!options.prefix.empty()) caption = options.prefix + " " + caption;
   if (!options.suffix.empty()) caption += " " + options.suffix;
   if (options.trigger.empty()) return caption;
-  replace_all(caption, kTrigger, options.trigger);
+  caption = with_trigger(std::move(caption), options.trigger);
   const bool told = caption.find(options.trigger) != caption.npos;
   return told ? caption : options.trigger + ", " + caption;
 }
@@ -88,6 +101,20 @@ std::pair<std::string, std::string> read_caption(const fs::path& file) {
 }
 
 }  // namespace
+
+bool is_caption_name(const fs::path& file, const CaptionOptions& options) {
+  const std::string extension = file.extension().string();
+  return std::ranges::any_of(extensions_of(options), [&](const std::string& known) {
+    return extension == known || extension == in_capitals(known);
+  });
+}
+
+std::string with_trigger(std::string text, const std::string& word) {
+  if (word.empty()) return text;
+  for (size_t at = 0; (at = text.find(kTrigger, at)) != text.npos; at += word.size())
+    text.replace(at, kTrigger.size(), word);
+  return text;
+}
 
 PictureCaptions read_captions(const fs::path& image, const fs::path& folder, const CaptionOptions& options) {
   const fs::path file = caption_file(image, options);

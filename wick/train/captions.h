@@ -2,18 +2,21 @@
 //
 // They are put together as kohya's scripts do it (sd-scripts, BaseDataset.process_caption in library/train_util.py): a
 // prefix and a suffix, each apart by a space, then tags, of which the first few stay and the rest are shuffled and
-// dropped, joined by ", ". A trigger word is ai-toolkit's.
+// dropped, joined by ", ". A trigger word is ai-toolkit's, in the prompts of previews too.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "wick/train/data_files.h"
 
 namespace wick {
+
+constexpr std::string_view kTrigger = "[trigger]";
 
 struct CaptionOptions {
   std::string extension = {};  // ".txt"; empty: .txt or .caption, whichever is there
@@ -31,6 +34,9 @@ struct CaptionOptions {
   bool varies() const { return shuffle || tag_dropout > 0; }
 };
 
+// Whether a file is named as captions are, in small letters or in capitals.
+bool is_caption_name(const std::filesystem::path& file, const CaptionOptions& options);
+
 struct PictureCaptions {
   std::vector<std::string> texts;     // UTF-8, at least one, none of them empty
   std::optional<DataFile> file = {};  // that they are from
@@ -40,6 +46,9 @@ struct PictureCaptions {
 // empty one, two files, or one that is not UTF-8.
 PictureCaptions read_captions(const std::filesystem::path& image, const std::filesystem::path& folder,
                               const CaptionOptions& options);
+
+// "[trigger]" in a text becomes the word, unless that is empty.
+std::string with_trigger(std::string text, const std::string& word);
 
 // Variant `index` of a caption, a function of it and the seed; the caption itself unless options.varies().
 std::string caption_variant(const std::string& caption, const CaptionOptions& options, uint64_t seed, int64_t index);

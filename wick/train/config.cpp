@@ -314,7 +314,7 @@ std::vector<TrainOption> listed_options() {
   add("caption_suffix", Subject::pictures, &C::caption_suffix, "Text behind every caption, after a space",
       {.kind = ModelKind::pictures});
   add("trigger_word", Subject::pictures, &C::trigger_word,
-      "Stands for [trigger] in captions; those that have neither begin with it and a comma",
+      "Stands for [trigger] in captions and in --sample-prompts; captions that have neither begin with it and a comma",
       {.kind = ModelKind::pictures});
   add("shuffle_caption", Subject::pictures, &C::shuffle_caption,
       "Shuffle the tags of a caption; a sample has one of --caption-variants orders", {.kind = ModelKind::pictures});

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <iterator>
 #include <optional>
@@ -15,27 +14,12 @@
 #include "wick/io/count.h"
 #include "wick/io/descriptor.h"
 #include "wick/io/sha256.h"
+#include "wick/train/picture_folder.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::array kReadable = {".jpg", ".jpeg", ".png", ".webp"};
-// Formats that Wick cannot read are reported, not skipped.
-constexpr std::array kUnreadable = {".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jxl", ".ppm", ".tga", ".exr"};
-
-std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](uint8_t c) { return char(std::tolower(c)); });
-  return extension;
-}
-
-template <size_t N>
-bool is_one_of(const std::string& extension, const std::array<const char*, N>& all) {
-  return std::find(all.begin(), all.end(), extension) != all.end();
-}
 
 void check_is_folder(const PictureSubset& subset) {
   const fs::path& folder = subset.folder;
@@ -52,38 +36,6 @@ void check_is_folder(const PictureSubset& subset) {
   fail("{}: expected a folder of pictures, found {}", subset.source, found);
 }
 
-struct Scanned {
-  std::vector<fs::path> pictures;                    // by their extensions
-  std::vector<std::string> folders, linked_folders;  // directly within
-};
-
-Scanned scan_folder(const PictureSubset& subset) {
-  Scanned found;
-  std::error_code error;
-  fs::recursive_directory_iterator entry(subset.folder, error), end;
-  for (; !error && entry != end; entry.increment(error)) {
-    const fs::path& path = entry->path();
-    const std::string name = path.filename().string();
-    if (name.starts_with('.') || !subset.nested) entry.disable_recursion_pending();
-    if (name.starts_with('.')) continue;
-    std::error_code ignored;
-    if (entry->is_directory(ignored)) {
-      if (!subset.nested) continue;
-      if (entry->is_symlink(ignored))
-        found.linked_folders.push_back(path.lexically_relative(subset.folder).string());
-      else if (entry.depth() == 0)
-        found.folders.push_back(name);
-      continue;
-    }
-    const std::string extension = lower_extension(path);
-    if (is_one_of(extension, kReadable) || is_one_of(extension, kUnreadable)) found.pictures.push_back(path);
-  }
-  check(!error, "{}: cannot be read: {}", subset.source, error.message());
-  std::sort(found.pictures.begin(), found.pictures.end());
-  std::sort(found.folders.begin(), found.folders.end());
-  return found;
-}
-
 // 10 for "10_cat"; more than allowed where the number does not fit.
 std::optional<int64_t> repeats_in_name(const std::string& name) {
   const size_t digits = name.find_first_not_of("0123456789");
@@ -97,7 +49,8 @@ std::optional<int64_t> repeats_in_name(const std::string& name) {
 std::string class_in_name(const std::string& name) { return name.substr(name.find('_') + 1); }
 
 // Repeats by folder if all folders give them; else empty.
-std::map<std::string, int64_t> folder_repeats(const Scanned& found, const PictureSubset& subset, Dataset& dataset) {
+std::map<std::string, int64_t> folder_repeats(const PictureFolder& found, const PictureSubset& subset,
+                                              Dataset& dataset) {
   std::map<std::string, int64_t> repeats;
   std::string without;
   for (const std::string& name : found.folders) {
@@ -121,6 +74,30 @@ std::map<std::string, int64_t> folder_repeats(const Scanned& found, const Pictur
   return repeats;
 }
 
+constexpr const char* kKinds = "JPEG, PNG or WebP";
+
+// "JPEG, PNG or WebP; 1 caption has no picture and is not read: a.txt"
+std::string joined(std::string text, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) text += "; " + line.substr(0, line.size() - 1);
+  return text;
+}
+
+// A remark on the files of a subset; a folder may be in several data sets.
+void remark_of(const PictureSubset& subset, const std::string& line, Dataset& dataset) {
+  const std::string remark = subset.name.empty() ? line : subset.name + ": " + line;
+  if (std::ranges::find(dataset.remarks, remark) == dataset.remarks.end()) dataset.remarks.push_back(remark);
+}
+
+// That a run reads, with those of masks.
+std::vector<fs::path> folders_of(const PictureSources& sources) {
+  std::vector<fs::path> all;
+  for (const PictureGroup& group : sources.groups)
+    for (const PictureSubset& subset : group.subsets)
+      for (const fs::path& folder : {subset.folder, subset.masks})
+        if (!folder.empty()) all.push_back(folder);
+  return all;
+}
+
 struct Shown {
   fs::path image;
   int64_t repeats;
@@ -130,7 +107,8 @@ struct Shown {
 // The pictures that an epoch shows, with their repeats. Adds remarks about those shown and left out.
 std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset) {
   check_is_folder(subset);
-  const Scanned found = scan_folder(subset);
+  const PictureFolder found =
+      PictureFolder::scan(subset.folder, subset.nested, subset.captions, folders_of(dataset.sources), subset.source);
   std::vector<Shown> kept;
   const std::map<std::string, int64_t> repeats = folder_repeats(found, subset, dataset);
   const bool repeated = !repeats.empty();
@@ -153,8 +131,9 @@ std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset)
   }
   for (const auto& [folder, pictures] : count)
     dataset.remarks.push_back(fmt::format("{}: {} × {}", folder, count_of(pictures, "picture"), repeats.at(folder)));
+  const std::vector<std::string> lines = found.left_out.lines();
   if (!subset.name.empty()) {
-    check(!kept.empty(), "{}: no picture found (.png, .jpg, .jpeg or .webp)", subset.source);
+    check(!kept.empty(), "{}: no picture found ({})", subset.source, joined(kKinds, lines));
     dataset.remarks.push_back(fmt::format("{}: {} × {}{}", subset.name, count_of(kept.size(), "picture"),
                                           subset.repeats, subset.is_reg ? ", of regularisation" : ""));
   }
@@ -165,6 +144,7 @@ std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset)
                     count_of(left_out, "picture")));
   for (const std::string& link : found.linked_folders)
     dataset.remarks.push_back(fmt::format("{} is a link to a folder and is not read.", link));
+  for (const std::string& line : lines) remark_of(subset, line, dataset);
   return kept;
 }
 
@@ -185,9 +165,9 @@ std::string name_in(const PictureSubset& subset, const std::string& within) {
 
 // The picture's header, as an example of no resolution yet.
 Example examine(const fs::path& image, const PictureSubset& subset) {
-  const std::string extension = lower_extension(image);
-  check(is_one_of(extension, kReadable), "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP",
-        image.string(), extension);
+  check(!is_foreign_picture(image) || image_start(image).is_read,
+        "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP", image.string(),
+        image.extension().string());
   const ImageInfo info = readable([&] { return probe_image(image); });
   return {.image = image,
           .name = name_in(subset, image.lexically_relative(subset.folder).generic_string()),
@@ -241,17 +221,13 @@ bool any_subset(const PictureSources& sources, const Holds& holds) {
 fs::path mask_of(const Example& example, const PictureSubset& subset) {
   if (subset.alpha_mask) return example.image;
   const fs::path stem = (subset.masks / example.image.lexically_relative(subset.folder)).replace_extension();
-  for (const char* extension : kReadable) {
-    const fs::path file = fs::path(stem).concat(extension);
-    std::error_code ignored;
-    if (!fs::exists(file, ignored)) continue;
-    const ImageInfo info = readable([&] { return probe_image(file); });
-    check(Size{info.width, info.height} == example.size,
-          "{}: a mask has the size of its picture, {}x{} pixels, found {}x{}", file.string(), example.size.width,
-          example.size.height, info.width, info.height);
-    return file;
-  }
-  fail("{}: no mask; put one into {}", example.image.string(), fs::path(stem).concat(".png").string());
+  const fs::path file = picture_of_stem(stem);
+  check(!file.empty(), "{}: no mask; put one into {}", example.image.string(), fs::path(stem).concat(".png").string());
+  const ImageInfo info = readable([&] { return probe_image(file); });
+  check(Size{info.width, info.height} == example.size,
+        "{}: a mask has the size of its picture, {}x{} pixels, found {}x{}", file.string(), example.size.width,
+        example.size.height, info.width, info.height);
+  return file;
 }
 
 // Reads the pictures of one subset after the other into a data set.
@@ -276,6 +252,7 @@ class Scan {
         if (progress_) progress_("Looking at pictures", size_t(&picture - shown[i].data()), shown[i].size());
         if (picture.repeats > 0) add(picture, group, group.subsets[i], buckets);
       }
+    for (const PictureSubset& subset : group.subsets) tell_unused_masks(subset);
   }
 
   // Of a file of data sets.
@@ -305,6 +282,7 @@ class Scan {
     bool is_sound = faults_.collect([&] { captions = read_captions(picture.image, subset.folder, options); });
     if (is_picture && subset.has_masks())
       is_sound = faults_.collect([&] { example.mask = mask_of(example, subset); }) && is_sound;
+    masks_.insert(example.mask);
     if (!is_sound || !is_picture) return;
     for (Example& place : at_each) {
       place.captions = captions.texts;
@@ -333,6 +311,16 @@ class Scan {
     hash_.update(parts.data(), parts.size());
   }
 
+  void tell_unused_masks(const PictureSubset& subset) {
+    std::error_code ignored;
+    if (!fs::is_directory(subset.masks, ignored)) return;
+    LeftOut unused;
+    for (const fs::path& mask : PictureFolder::scan(subset.masks, subset.nested, {}, {}, subset.source).pictures)
+      if (!masks_.contains(mask))
+        unused.add(LeftOut::Reason::mask, mask.lexically_relative(subset.masks).generic_string());
+    for (const std::string& line : unused.lines()) remark_of(subset, line, dataset_);
+  }
+
   // A folder may be in several data sets.
   void list(const DataFile& file) {
     if (listed_.insert(file.name).second) dataset_.files.push_back(file);
@@ -343,6 +331,7 @@ class Scan {
   Sha256 hash_;
   Faults faults_;
   std::set<std::string> listed_;
+  std::set<fs::path> masks_;  // in use
 };
 
 }  // namespace
@@ -370,9 +359,8 @@ void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
     faults.collect([&] { readable_picture(pictures[i].image); });
   }
   faults.check(sources.path.string());
-  check(!examples.empty(),
-        "{}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt or .caption)",
-        sources.groups.front().subsets.front().source);
+  check(!examples.empty(), "{}: no picture found ({})", sources.groups.front().subsets.front().source,
+        joined(std::string(kKinds) + ", each with a caption in a .txt or .caption", remarks));
 }
 
 const PictureSubset& Dataset::subset_of(const Example& example) const {

@@ -7,6 +7,7 @@
 #include "wick/io/count.h"
 #include "wick/nn/peft.h"
 #include "wick/pipelines/model_folder.h"
+#include "wick/text/foreign_syntax.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/previews.h"
@@ -16,6 +17,36 @@ namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::vector<ForeignSyntax> foreign_in(const std::string& text) {
+  std::vector<ForeignSyntax> found = foreign_syntax(text);
+  if (text.find(kTrigger) != text.npos) found.push_back({ForeignKind::trigger, std::string(kTrigger)});
+  return found;
+}
+
+// How many captions hold what other programs interpret, with an example; empty if none does.
+std::string foreign_captions(const Dataset& dataset) {
+  size_t count = 0;
+  std::string example;
+  for (const Example& picture : dataset.at().examples)
+    for (const std::string& caption : picture.captions) {
+      const std::vector<ForeignSyntax> found = foreign_in(caption);
+      if (found.empty() || ++count > 1) continue;
+      const fs::path& file = picture.caption_file.empty() ? picture.image : picture.caption_file;
+      example = fmt::format("{} in {}", read_as_words(found), file.filename().string());
+    }
+  if (count == 0) return {};
+  return fmt::format("{} {} what other programs interpret: {}.", count_of(count, "caption"),
+                     count == 1 ? "holds" : "hold", example);
+}
+
+// The same of the prompts of previews.
+std::string foreign_prompts(const TrainConfig& config) {
+  for (const SamplePrompt& prompt : sample_prompts(config))
+    if (const auto found = foreign_in(prompt.prompt + "\n" + prompt.negative.value_or("")); !found.empty())
+      return fmt::format("{}: {}.", prompt.where, read_as_words(found));
+  return {};
+}
 
 class PictureJob final : public Job {
  public:
@@ -64,8 +95,11 @@ class PictureJob final : public Job {
     std::vector<std::string> all = dataset_.remarks;
     if (!held_back_.examples.empty())
       all.push_back(fmt::format("Validation: {}.", count_of(held_back_.at().examples.size(), "picture")));
+    for (const std::string& remark : held_back_.remarks) all.push_back("Validation: " + remark);
     if (const std::string more = repeated_in_words(); !more.empty()) all.push_back(more);
     if (config_.train == TrainMode::vae) return all;
+    for (const std::string& remark : {foreign_captions(dataset_), foreign_prompts(config_)})
+      if (!remark.empty()) all.push_back(remark);
     for (const std::string& remark : model_->remarks()) all.push_back(remark);
     if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);
     if (const std::string cut = cut_captions(dataset_, *model_); !cut.empty()) all.push_back(cut + ".");

@@ -18,9 +18,8 @@ std::vector<Quantize> precisions(const TrainConfig& config, bool keeps) {
 // A run by its precision, its recomputed and its streamed blocks.
 class Ways {
  public:
-  Ways(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket,
-       const MemoryRequest& request)
-      : config_(config), model_(model), device_(device), bucket_(bucket), request_(request) {}
+  Ways(const TrainConfig& config, KnownPlans& known, Size bucket, const MemoryRequest& request)
+      : config_(config), known_(known), bucket_(bucket), request_(request) {}
 
   bool fits(const MemoryChoice& choice) const { return request_.fits(choice.plan); }
 
@@ -30,7 +29,7 @@ class Ways {
     config.quantize = precision;
     if (precision != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
     MemoryChoice resident = with_streamed(config, given(config.stream_blocks));
-    if (!device_.is_device || (fits(resident) && resident.blocks == 0)) return resident;
+    if (!known_.device().is_device || (fits(resident) && resident.blocks == 0)) return resident;
     if (!fits(resident) && encodes_too_much(resident)) {
       config.stream_text_encoder = true;
       resident = with_streamed(config, given(config.stream_blocks));
@@ -47,7 +46,7 @@ class Ways {
   bool encodes_too_much(const MemoryChoice& choice) const {
     const MemoryPlan& plan = choice.plan;
     return plan.encoding + plan.device.workspace + plan.beside() > request_.size &&
-           kind_of(model_) == ModelKind::pictures;
+           kind_of(known_.model()) == ModelKind::pictures;
   }
 
   static std::optional<size_t> given(const std::string& blocks) {
@@ -59,9 +58,7 @@ class Ways {
     config.stream_blocks = streamed ? std::to_string(*streamed) : "all";
     if (blocks == 0) config.checkpoints_on_host = false;
     MemoryChoice choice{.config = std::move(config)};
-    std::vector<BlockCost>& costs = costs_[choice.config.dtype];
-    if (costs.empty()) costs = block_costs(choice.config, model_, device_, bucket_);
-    choice.plan = plan_memory(choice.config, model_, device_, bucket_, &costs, request_.host);
+    choice.plan = known_.plan(choice.config, bucket_, request_.host);
     choice.blocks = blocks.value_or(choice.plan.blocks);
     choice.streamed = streamed.value_or(choice.plan.blocks);
     choice.seconds = choice.plan.seconds();
@@ -120,11 +117,9 @@ class Ways {
   }
 
   const TrainConfig& config_;
-  const Checkpoint& model_;
-  const DeviceKind& device_;
+  KnownPlans& known_;
   Size bucket_;
   MemoryRequest request_;
-  mutable std::map<DType, std::vector<BlockCost>> costs_;
 };
 
 std::string base_in_words(const TrainConfig& config) {
@@ -184,12 +179,34 @@ std::string MemoryChoices::in_words() const {
   return text;
 }
 
-MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
-                                const DeviceKind& device, std::optional<Size> bucket) {
-  if (device.is_device && config.dtype == DType::f32) config.dtype = DType::bf16;
-  if (!bucket) bucket = plan_memory(config, model, device).bucket;
-  MemoryChoices choices{.request = request, .unfitted = plan_memory(config, model, device, bucket).total()};
-  const Ways ways(config, model, device, *bucket, request);
+const MemoryPlan& KnownPlans::plan(const TrainConfig& config, Size bucket, const std::optional<HostLimit>& host) {
+  std::string key = fmt::format("{}{}x{}", to_toml(config), bucket.width, bucket.height);
+  if (host) key += fmt::format(", {} {} {}", host->locked, host->all, host->devices);
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  const std::vector<BlockCost>& blocks = costs(config, bucket);
+  if (before_) before_();
+  return plans_[key] = plan_memory(config, model_, device_, bucket, &blocks, host);
+}
+
+// That follow from the dtype of activations, whatever is recomputed, streamed or quantised.
+const std::vector<BlockCost>& KnownPlans::costs(const TrainConfig& config, Size bucket) {
+  TrainConfig plain = config;
+  static const TrainConfig defaults;
+  for (const TrainOption& option : train_options())
+    for (const char* key :
+         {"quantize", "checkpoint_blocks", "stream_blocks", "checkpoints_on_host", "stream_text_encoder"})
+      if (option.key == key) option.copy(defaults, plain);
+  std::vector<BlockCost>& blocks = costs_[fmt::format("{}{}x{}", to_toml(plain), bucket.width, bucket.height)];
+  if (blocks.empty()) blocks = block_costs(config, model_, device_, bucket);
+  return blocks;
+}
+
+MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config, KnownPlans& known,
+                                std::optional<Size> bucket) {
+  if (known.device().is_device && config.dtype == DType::f32) config.dtype = DType::bf16;
+  if (!bucket) bucket = largest_bucket(config, known.model());
+  MemoryChoices choices{.request = request, .unfitted = known.plan(config, *bucket, {}).total()};
+  const Ways ways(config, known, *bucket, request);
   for (const Quantize precision : precisions(config, request.keeps_precision))
     choices.precisions.push_back(ways.fitted(precision));
   std::vector<WayCost> costs;
@@ -198,16 +215,17 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
   return choices;
 }
 
-int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
-                        const DeviceKind& device, std::optional<Size> bucket, int64_t most) {
+int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, KnownPlans& known, std::optional<Size> bucket,
+                        int64_t most) {
+  if (!bucket) bucket = largest_bucket(config, known.model());
   MemoryRequest same = request;
   const auto seconds_of = [&](int64_t batch) -> std::optional<double> {
     config.batch_size = batch;
     if (config.memory.empty()) {
-      const MemoryPlan plan = plan_memory(config, model, device, bucket);
+      const MemoryPlan& plan = known.plan(config, *bucket, {});
       return same.fits(plan) ? std::optional(plan.seconds()) : std::nullopt;
     }
-    const MemoryChoices choices = choose_for_memory(same, config, model, device, bucket);
+    const MemoryChoices choices = choose_for_memory(same, config, known, bucket);
     if (!choices.best) return {};
     if (batch == 1) {
       config.quantize = choices.best->config.quantize;

@@ -31,7 +31,8 @@ bool is_there(const fs::path& path) {
 }
 
 constexpr std::array kFiles = {"config.toml", "index.html", "loss.png", "metrics.jsonl"};
-constexpr std::array kFolders = {"cache", "logs", "samples", "state"};
+constexpr const char* kCache = "cache";
+constexpr std::array kFolders = {kCache, "logs", "samples", "state"};
 
 // Whether a run has been there: it leaves its lock, even where its states are gone, or states.
 bool had_a_run(const fs::path& output) {
@@ -125,6 +126,24 @@ void check_not_a_result(const TrainConfig& config, const char* what, const fs::p
         path.string());
 }
 
+bool is_link(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_symlink(path, ignored);
+}
+
+// Whether the path is a link to a folder, or to nothing in the place of one. Links to files are replaced.
+bool leads_to_folder(const fs::path& path) {
+  std::error_code ignored;
+  return is_link(path) && (fs::is_directory(path, ignored) || (!is_there(path) && path.extension().empty()));
+}
+
+void check_not_through(const TrainConfig& config, const fs::path& path, bool leads_away, const char* more = "") {
+  check(!leads_away,
+        "--output {}: {} is a link, and a run writes nothing through one; put the folder or file itself in its place, "
+        "or choose another --output{}",
+        config.output, path.string(), more);
+}
+
 // A flock dies with its descriptor. A link of the lock's name is removed, so that no file elsewhere is made or locked.
 // Returns -1 with errno set.
 int open_lock(const fs::path& file) {
@@ -152,6 +171,26 @@ OutputLock::OutputLock(const std::filesystem::path& folder) {
 }
 
 OutputLock::~OutputLock() { ::close(fd_); }
+
+void check_links(const TrainConfig& config, const Checkpoint& model) {
+  const fs::path output = config.output;
+  for (const char* name : kFolders)
+    if (std::string_view(name) != kCache || config.cache.empty())
+      check_not_through(config, output / name, is_link(output / name),
+                        std::string_view(name) == kCache ? "; --cache names a folder elsewhere" : "");
+  check_not_through(config, output / "logs/samples", is_link(output / "logs/samples"));
+  for (const char* name : kFiles) check_not_through(config, output / name, leads_to_folder(output / name));
+  const bool are_folders = config.train != TrainMode::lora || kind_of(model) == ModelKind::text;
+  for (const std::string& result : results(output, config.name)) {
+    const bool is_folder = fs::path(result).extension().empty();
+    if (is_folder == are_folders) check_not_through(config, output / result, leads_to_folder(output / result));
+    if (!is_folder || !are_folders) continue;
+    std::error_code error;
+    for (fs::recursive_directory_iterator entry(output / result, error), end; !error && entry != end;
+         entry.increment(error))
+      check_not_through(config, entry->path(), leads_to_folder(entry->path()));
+  }
+}
 
 void check_output(const TrainConfig& config) {
   const fs::path output = config.output;
@@ -219,7 +258,8 @@ std::optional<uint64_t> free_disk(const fs::path& folder) {
 void remove_leftovers(const TrainConfig& config) {
   const fs::path output = config.output;
   remove_stale_temporaries(output);
-  for (const char* folder : kFolders) remove_stale_temporaries(output / folder);
+  for (const char* folder : kFolders)
+    if (!is_link(output / folder)) remove_stale_temporaries(output / folder);
   for (const std::string& result : results(output, config.name)) {
     remove_stale_temporaries(output / result);
     std::error_code error;

@@ -25,6 +25,9 @@ class OutputLock {
 // Throws Error if the run would overwrite files in its folder, be they of a run that it does not --resume or not, and
 // if there is no run to --resume. A run that ended before its first step left nothing to lose. Writes nothing.
 void check_output(const TrainConfig& config);
+// Throws Error if a folder in the run's folder that the run would write to is a link, be it to nothing, or if a link to
+// a folder has the place of a file. --output itself may be a link, and so may --cache. Writes nothing.
+void check_links(const TrainConfig& config, const Checkpoint& model);
 // Throws Error if the run's output would become part of its input: within the data sets or the model, links followed,
 // or in place of one of their files. Writes nothing.
 void check_apart(const TrainConfig& config, const Checkpoint& model);

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "wick/pipelines/plan.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/step.h"
 #include "wick/train/text_task.h"
@@ -22,17 +23,6 @@ constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of
 StepOrder order_to_count(const TrainConfig& config) {
   const int64_t own = std::min(config.accumulate, kMicroBatches);
   return {.batches = own * std::min(config.ranks, kMicroBatches), .count = own};
-}
-
-Size largest_bucket(const TrainConfig& config, const Checkpoint& model) {
-  if (kind_of(model) == ModelKind::text)
-    return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
-  std::vector<Size> sizes;
-  for (const BucketOptions& options : bucket_options(config, open_diffusion(model)->latents()))
-    std::ranges::copy(bucket_sizes(options), std::back_inserter(sizes));
-  const auto area_then_square = [](Size s) { return std::pair(s.width * s.height, std::min(s.width, s.height)); };
-  return *std::max_element(sizes.begin(), sizes.end(),
-                           [&](Size a, Size b) { return area_then_square(a) < area_then_square(b); });
 }
 
 struct Change {
@@ -133,6 +123,17 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
 
 }  // namespace
 
+Size largest_bucket(const TrainConfig& config, const Checkpoint& model) {
+  if (kind_of(model) == ModelKind::text)
+    return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
+  std::vector<Size> sizes;
+  for (const BucketOptions& options : bucket_options(config, open_diffusion(model)->latents()))
+    std::ranges::copy(bucket_sizes(options), std::back_inserter(sizes));
+  const auto area_then_square = [](Size s) { return std::pair(s.width * s.height, std::min(s.width, s.height)); };
+  return *std::max_element(sizes.begin(), sizes.end(),
+                           [&](Size a, Size b) { return area_then_square(a) < area_then_square(b); });
+}
+
 // All others' terms of a device's share come to it, and all others' sums.
 bool MemoryPlan::are_sums_light(int devices) const {
   const double bytes = 2 * double(trained) * sizeof(float) * (devices - 1) / devices;
@@ -181,13 +182,19 @@ std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoin
   return found;
 }
 
-std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan) {
+std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, size_t missing) {
+  std::vector<Alternative> found = alternatives(config, model, plan);
+  const auto saved = [&](const Alternative& a) { return plan.total() - std::min(plan.total(), a.total); };
+  const bool one_is_enough = !found.empty() && saved(found.front()) >= missing;
+  if (found.size() > 1 && one_is_enough) found.pop_back();  // all together
+  std::erase_if(found, [&](const Alternative& a) { return !is_material(saved(a), missing); });
+  std::ranges::stable_sort(found, std::ranges::greater(), saved);
   std::string text;
-  for (const Alternative& a : alternatives(config, model, plan))
+  for (const Alternative& a : found)
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
-                        readable_bytes(plan.total() - a.total));
-  if (!text.empty()) return text;
-  return fmt::format("a lower {} would need less",
+                        readable_bytes(saved(a)));
+  if (!found.empty() && saved(found.front()) >= missing) return text;
+  return fmt::format("{}{}a lower {} would need less", text, text.empty() ? "" : "; ",
                      kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
 }
 
@@ -205,7 +212,7 @@ void check_fits(const TrainConfig& config, const Checkpoint& model, const Memory
                 size_t available) {
   if (plan.total() <= available) return;
   fail("this run would need {} of memory on {}, where {} are free; {}", readable_bytes(plan.total()), device,
-       readable_bytes(available), savings(config, model, plan));
+       readable_bytes(available), savings(config, model, plan, plan.total() - available));
 }
 
 }  // namespace wick

@@ -57,6 +57,9 @@ struct MemoryPlan {                // bytes
   size_t total() const { return peak() + beside(); }
 };
 
+// The largest that the resolution allows, of equal areas the one that is nearest to a square; of text a row.
+Size largest_bucket(const TrainConfig& config, const Checkpoint& model);
+
 // For one of config.ranks, with batches of the largest bucket that the resolution allows, or of `bucket`. config.device
 // is left alone. `costs` are block_costs(), if they are known. Streamed weights are staged where the host's limit, the
 // rank's share of it, allows them only so.
@@ -75,8 +78,9 @@ struct Alternative {
   size_t total;
 };
 std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
-// "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors; or that nothing would.
-std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
+// "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors where so many bytes are missing: of
+// those that save a material part of them, the most saving first, and smaller pictures or texts where none is enough.
+std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, size_t missing);
 
 // Throws Error where the plan locks more of the host's memory than may be, or where rank 0 takes more while it saves.
 void check_host(const MemoryPlan& plan, const std::optional<HostLimit>& host);

@@ -13,6 +13,7 @@
 #include "wick/io/quote.h"
 #include "wick/pipelines/infotext.h"
 #include "wick/pipelines/model_defaults.h"
+#include "wick/train/captions.h"
 
 namespace wick {
 namespace {
@@ -84,9 +85,7 @@ PicturePreviews::PicturePreviews(const TrainConfig& config, const Diffusion& mod
       model_path_(config.model.empty() ? config.transformer : config.model),
       t5_mask_(config.t5_mask),
       prediction_(config.prediction) {
-  if (config.sample_prompts.empty()) return;
-  for (const SamplePrompt& prompt : read_sample_prompts(config.sample_prompts))
-    requests_.push_back(request_of(prompt, config, model));
+  for (const SamplePrompt& prompt : sample_prompts(config)) requests_.push_back(request_of(prompt, config, model));
 }
 
 void PicturePreviews::encode(EncodingCache* cache, const std::function<void()>& before) {
@@ -185,9 +184,19 @@ void TextPreviews::outline(const Llama& model) const {
   }
 }
 
-std::vector<SamplePrompt> text_prompts(const TrainConfig& config) {
+std::vector<SamplePrompt> sample_prompts(const TrainConfig& config) {
   if (config.sample_prompts.empty()) return {};
   std::vector<SamplePrompt> prompts = read_sample_prompts(config.sample_prompts);
+  for (SamplePrompt& prompt : prompts) {
+    for (std::string* text : {&prompt.line, &prompt.prompt})
+      *text = with_trigger(std::move(*text), config.trigger_word);
+    if (prompt.negative) prompt.negative = with_trigger(std::move(*prompt.negative), config.trigger_word);
+  }
+  return prompts;
+}
+
+std::vector<SamplePrompt> text_prompts(const TrainConfig& config) {
+  std::vector<SamplePrompt> prompts = sample_prompts(config);
   for (const SamplePrompt& prompt : prompts)
     for (const std::string& flag : prompt.flags())
       check_usage(flag == "--s",

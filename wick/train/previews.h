@@ -65,7 +65,10 @@ class TextPreviews {
   std::vector<TextRequest> requests_;
 };
 
-// Of --sample-prompts. Throws UsageError where a prompt has flags that are for pictures.
+// The prompts of --sample-prompts, with --trigger-word in place of [trigger]; none without that flag. Throws UsageError
+// that names the line.
+std::vector<SamplePrompt> sample_prompts(const TrainConfig& config);
+// The same of a language model. Throws UsageError where a prompt has flags that are for pictures.
 std::vector<SamplePrompt> text_prompts(const TrainConfig& config);
 
 }  // namespace wick

@@ -14,37 +14,40 @@
 namespace wick {
 namespace {
 
-// A reader that has gone away must not end a run: failed writes are ignored.
-void put(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
 bool begins_character(char c) { return (uint8_t(c) & 0xc0) != 0x80; }  // in UTF-8
 
 size_t width_of(const std::string& text) { return size_t(std::count_if(text.begin(), text.end(), begins_character)); }
 
 // The terminal's current columns: it may be made narrower at any time. The last one stays free, so that no line wraps.
-size_t usable_columns() {
+size_t usable_columns(int terminal) {
   winsize size{};
   constexpr size_t kUsual = 80;
-  return (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size_t{size.ws_col} : kUsual) - 1;
+  return (ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size_t{size.ws_col} : kUsual) - 1;
 }
 
 }  // namespace
 
-ProgressLine::ProgressLine() : terminal_(isatty(STDOUT_FILENO) != 0) {
-  if (!terminal_) last_ = Clock::now();
+ProgressLine::ProgressLine(std::FILE* out, double quiet_seconds)
+    : out_(out), terminal_(isatty(fileno(out)) != 0), silent_(out == stderr && !terminal_) {
+  const auto now = Clock::now();
+  if (!terminal_) last_ = now;
+  quiet_until_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(quiet_seconds));
+}
+
+// A reader that has gone away must not end a run: failed writes are ignored.
+void ProgressLine::put(const std::string& text) const {
+  std::fputs(text.c_str(), out_);
+  std::fflush(out_);
 }
 
 void ProgressLine::show(const std::string& text, bool always) {
   const auto now = Clock::now();
   const double pause = terminal_ ? 0.1 : 10;
-  if (silent_) return;
+  if (silent_ || now < quiet_until_) return;
   if (!always && std::chrono::duration<double>(now - last_).count() < pause) return;
   last_ = now;
   if (terminal_) {
-    put("\r" + fitted(printable(text), usable_columns()) + "\x1b[K");
+    put("\r" + fitted(printable(text), usable_columns(fileno(out_))) + "\x1b[K");
     open_ = true;
   } else {
     put(printable(text) + "\n");

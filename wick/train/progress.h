@@ -3,13 +3,16 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 
 namespace wick {
 
 class ProgressLine {
  public:
-  ProgressLine();
+  ProgressLine() : ProgressLine(stdout, 0) {}
+  // For work that is short as a rule: nothing comes unless stderr is a terminal, and there nothing in the first second.
+  static ProgressLine on_stderr() { return {stderr, 1}; }
   ~ProgressLine() { close(); }
   // On a terminal the line is drawn at most some times a second and cut to its width: parts separated by two spaces are
   // dropped whole, the last one first. Elsewhere a line comes every ten seconds, from ten seconds after the start on.
@@ -22,8 +25,12 @@ class ProgressLine {
 
  private:
   using Clock = std::chrono::steady_clock;
+  ProgressLine(std::FILE* out, double quiet_seconds);
+  void put(const std::string& text) const;
+
+  std::FILE* out_;
   bool terminal_, open_ = false, silent_ = false;
-  Clock::time_point last_;
+  Clock::time_point last_, quiet_until_;
 };
 
 // As many parts of a text as fit in `columns`.

@@ -17,22 +17,37 @@ double mean_loss(std::span<const StepRecord> records) {
   return sum / double(records.size());
 }
 
-// "0.1234 at first, 0.0987 at last, means of 50 steps; validation 0.1101"
-std::string loss_in_words(std::span<const StepRecord> records) {
-  if (records.empty()) return "no step was taken";
-  const size_t window = std::max<size_t>(records.size() / 20, 1);
-  std::string text =
-      fmt::format("{:.4f} at first, {:.4f} at last", mean_loss(records.first(window)), mean_loss(records.last(window)));
-  if (window > 1) text += fmt::format(", means of {}", count_of(window, "step"));
-  const StepRecord *least = nullptr, *last = nullptr;
+// "; validation 0.1500 at step 10, 0.1101 at last, the least 0.1050 at step 80"; empty without validation.
+std::string validation_in_words(std::span<const StepRecord> records) {
+  std::vector<const StepRecord*> found;
   for (const StepRecord& r : records)
-    if (r.val_loss) {
-      last = &r;
-      if (!least || *r.val_loss < *least->val_loss) least = &r;
-    }
-  if (last) text += fmt::format("; validation {:.4f}", *last->val_loss);
-  if (least != last) text += fmt::format(", the least {:.4f} at step {}", *least->val_loss, least->step);
+    if (r.val_loss) found.push_back(&r);
+  if (found.empty()) return {};
+  const StepRecord &first = *found.front(), &last = *found.back();
+  if (found.size() == 1) return fmt::format("; validation {:.4f} at step {}", *last.val_loss, last.step);
+  const StepRecord& least = **std::ranges::min_element(found, {}, [](const StepRecord* r) { return *r->val_loss; });
+  std::string text =
+      fmt::format("; validation {:.4f} at step {}, {:.4f} at last", *first.val_loss, first.step, *last.val_loss);
+  if (least.step != first.step && least.step != last.step)
+    text += fmt::format(", the least {:.4f} at step {}", *least.val_loss, least.step);
   return text;
+}
+
+// "0.1234 at first, 0.0987 at last, means of 50 steps": of a tenth of the run at each end, since the noise of single
+// steps, which have other pictures and times, is larger than what a run learns. Fewer steps than two such windows have
+// one mean.
+std::string loss_in_words(std::span<const StepRecord> records) {
+  constexpr size_t kFewest = 10;
+  if (records.empty()) return "no step was taken";
+  const size_t window = std::max(records.size() / 10, kFewest);
+  std::string text;
+  if (records.size() < 2 * window)
+    text = fmt::format("{:.4f}{}", mean_loss(records),
+                       records.size() == 1 ? "" : fmt::format(", the mean of {}", count_of(records.size(), "step")));
+  else
+    text = fmt::format("{:.4f} at first, {:.4f} at last, means of {}", mean_loss(records.first(window)),
+                       mean_loss(records.last(window)), count_of(window, "step"));
+  return text + validation_in_words(records);
 }
 
 }  // namespace

@@ -36,6 +36,7 @@
 #include "wick/train/state.h"
 #include "wick/train/step.h"
 #include "wick/train/summary.h"
+#include "wick/train/time_left.h"
 
 namespace wick {
 namespace {
@@ -107,7 +108,9 @@ class Run {
     return RunResult::interrupted;
   } catch (const OutOfMemory& e) {
     progress_.close();
-    fail("{}; {}", e.what(), plan_ ? savings(planned(), model_, *plan_) : "it was still reading the data set");
+    // How much was missing beyond the plan is not known: a fifth of it counts.
+    fail("{}; {}", e.what(),
+         plan_ ? savings(planned(), model_, *plan_, plan_->total() / 5) : "it was still reading the data set");
   }
 
  private:
@@ -222,7 +225,7 @@ class Run {
       check(size.has_value(), "--batch-size auto: how much memory is free on {} is not known; expected a number",
             backend_.name());
       config_.batch_size =
-          batch_that_fits({.size = *size, .host = memory_.host}, config_, model_, kind_, job_->largest(),
+          batch_that_fits({.size = *size, .host = memory_.host}, config_, known_plans_, job_->largest(),
                           std::clamp<int64_t>(job_->steps(1) / ranks_.count(), 1, 64));
     }
     progress_.say(fmt::format("--batch-size auto: {}.", config_.batch_size));
@@ -239,7 +242,7 @@ class Run {
       asked.dtype = begun_with_->dtype;
     }
     const MemoryChoices choices = wick::choose_for_memory(
-        {.size = sizes.front(), .host = memory_.host, .keeps_precision = begun_with_.has_value()}, asked, model_, kind_,
+        {.size = sizes.front(), .host = memory_.host, .keeps_precision = begun_with_.has_value()}, asked, known_plans_,
         job_->largest());
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
@@ -250,6 +253,7 @@ class Run {
   }
 
   void open_output() {
+    check_links(config_, model_);
     make_directories(state_folder());
     lock_.emplace(state_folder());
     check_output(config_);  // again: another run may have been there while the data were read
@@ -272,7 +276,7 @@ class Run {
   // The numbers are kept in metrics.jsonl: where the page fails the run goes on.
   void write_page(const RunLog& log) try {
     if (log.records().empty()) return;  // nothing that would be lost with its folder
-    const std::string result = job_->last_file(output_ / config_.name).lexically_relative(output_).begin()->string();
+    const std::string result = result_path().filename().string();
     const RunPage page{.title = title(),
                        .steps = config_.steps,
                        .result = result,
@@ -376,7 +380,17 @@ class Run {
     return true;
   }
 
+  // What the run is about, before its details.
+  void say_what_begins() {
+    const fs::path model = config_.model.empty() ? config_.transformer : config_.model;
+    progress_.say(fmt::format("Training {} on {}; {}{}.", model.string(), job_->describe(), steps_in_words(),
+                              resumed_ ? fmt::format(", going on after step {}", resumed_->state().step) : ""));
+    progress_.say(fmt::format("The result will be {}; {} shows how the run goes. The time that is left is told after some steps.", result_path().string(),
+                              (output_ / "index.html").string()));
+  }
+
   void prepare() {
+    say_what_begins();
     progress_.say(fmt::format("Memory on {}: {} needed, {} of them for activations{}.", backend_.name(),
                               readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                               free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
@@ -394,8 +408,7 @@ class Run {
     log_.emplace(output_, step_, title());
     open_previews(resumed_ ? std::optional(step_) : std::nullopt);
     facts_ = facts();
-    progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
-                              resumed_ ? fmt::format(", going on after step {}", step_) : ""));
+    progress_.say(task_->describe() + ".");
   }
 
   // From the state that rank 0 has read, if there is one.
@@ -456,6 +469,7 @@ class Run {
   RunResult loop() {
     loop_began_ = last_ended_ = last_saved_ = last_result_ = Clock::now();
     loop_first_step_ = step_;
+    expect_times();
     if (from_first([&] { return fs::exists(job_->last_file(result_at(step_))) ? "saved" : ""; }) == "saved")
       saved_step_ = step_;
     if (is_previewed(step_) && step_ < config_.steps) make_previews();
@@ -467,8 +481,12 @@ class Run {
       const bool timely = !due && !stop && now.state;
       const bool shows = step_ < config_.steps && !stop && is_previewed(step_);
       if (due || stop || timely || shows || is_validated(step_)) end_step();
-      if (due) save_checkpoint();
-      if (timely) save_state_in_time();
+      if (due || timely) {
+        const Clock::time_point began = Clock::now();
+        due ? save_checkpoint() : save_state_in_time();
+        saved_seconds_ = seconds_since(began);
+        if (due) time_left_.took(Between::save, saved_seconds_);
+      }
       if (shows) make_previews();
       if (is_first() && (due || timely || shows || is_validated(step_))) write_page(*log_);
       if (stop) {
@@ -488,6 +506,21 @@ class Run {
     show_run(*log_);
     for (const std::string& line : summary(result)) progress_.say(line);
     return RunResult::finished;
+  }
+
+  // Steps that take saves by the clock too are few.
+  void expect_times() {
+    const auto per_step = [&](int64_t steps, int64_t epochs) {
+      const double by_steps = steps > 0 ? 1 / double(steps) : 0;
+      return by_steps + (epochs > 0 ? 1 / double(epochs * job_->steps(1)) : 0);
+    };
+    const double saves = per_step(config_.save_every, config_.save_every_epochs),
+                 previews = per_step(config_.sample_every, config_.sample_every_epochs),
+                 validations = per_step(config_.val_every, 0);
+    time_left_ = TimeLeft(config_.steps);
+    time_left_.expect(Between::save, saves);
+    time_left_.expect(Between::preview, previews > 0 ? previews : saves);
+    time_left_.expect(Between::validation, validations > 0 ? validations : saves);
   }
 
   // What signals and the time ask for behind this step. All ranks do the same: a signal to any of them counts for all,
@@ -554,11 +587,14 @@ class Run {
       record.part_norms.emplace_back(parts[i], skipped ? 0 : double(outcome.norms_by_part[i]));
     if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
     if (is_validated(record.step)) {
+      const Clock::time_point began = Clock::now();
       record.val_loss = validation_loss();
       leave_out(Clock::now() - last_ended_);
+      if (record.val_loss) time_left_.took(Between::validation, seconds_since(began));
     }
     if (!is_first()) return;
     log_->add(record);
+    time_left_.step(record.step, record.seconds - std::exchange(saved_seconds_, 0));
     report_step(record);
   }
 
@@ -609,6 +645,10 @@ class Run {
     return {};
   }
 
+  // A file, or a folder.
+  fs::path result_path() const {
+    return output_ / *job_->last_file(output_ / config_.name).lexically_relative(output_).begin();
+  }
   fs::path result_at(int64_t step) const { return output_ / fmt::format("{}-{:06}", config_.name, step); }
 
   fs::path save_result(const fs::path& stem) {
@@ -630,7 +670,7 @@ class Run {
   // Those of a run that goes on without them stay.
   void open_previews(std::optional<int64_t> step) {
     std::error_code missing;
-    if (!config_.sample_prompts.empty()) prompts_ = read_sample_prompts(config_.sample_prompts);
+    prompts_ = sample_prompts(config_);
     if (!prompts_.empty() || (step && fs::exists(output_ / "samples", missing)))
       previews_.emplace(output_, config_.name, prompts_, step);
   }
@@ -653,6 +693,7 @@ class Run {
     if (is_first()) draw_previews();
     train_step_->swap_averages();
     leave_out(Clock::now() - began);
+    time_left_.took(Between::preview, seconds_since(began));
   }
 
   // A failure costs the run nothing, and a signal ends them.
@@ -796,16 +837,22 @@ class Run {
     return summary_of(run, config_, kind_of(model_), log_->records());
   }
 
+  // "  2.00 steps/s  1:23 left"; empty until it is sound.
+  std::string time_in_words(int64_t step) const {
+    const std::optional<double> seconds = time_left_.seconds_per_step();
+    if (!seconds) return {};
+    const std::string now = task_->tokens() > 0 ? speed(step) : fmt::format("{:.2f} steps/s", 1 / *seconds);
+    return fmt::format("  {}  {} left", now, duration(*time_left_.seconds_left()));
+  }
+
   void report_step(const StepRecord& record) {
     constexpr double kKeep = 0.98;
     average_loss_ = kKeep * average_loss_ + record.loss;
     average_weight_ = kKeep * average_weight_ + 1;
-    const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
     const std::string line = fmt::format(
-        "step {}/{}  loss {:.4f} (average {:.4f}){}{}  {}  {} left", record.step, config_.steps, record.loss,
+        "step {}/{}  loss {:.4f} (average {:.4f}){}{}{}", record.step, config_.steps, record.loss,
         average_loss_ / average_weight_, record.found_lr ? fmt::format("  d*lr {:.3g}", *record.found_lr) : "",
-        record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed(record.step),
-        duration(double(config_.steps - record.step) / rate));
+        record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", time_in_words(record.step));
     if (record.val_loss) return progress_.say(line);
     progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
   }
@@ -822,6 +869,7 @@ class Run {
   const DeviceKind kind_;
   TrainRng rng_;
   const std::shared_ptr<HostCopies> copies_;  // of weights that are streamed, where all ranks are of this process
+  KnownPlans known_plans_{model_, kind_};
   std::unique_ptr<Job> job_;
   std::map<std::string, std::string> fingerprint_, settings_;
   RankMemory memory_;
@@ -856,6 +904,8 @@ class Run {
   int64_t saved_step_ = 0;  // behind which a result was saved last
   EpochEnds saved_epochs_{config_.save_every_epochs}, shown_epochs_{config_.sample_every_epochs};
   int64_t loop_first_step_ = 0;
+  TimeLeft time_left_;
+  double saved_seconds_ = 0;  // that a save took behind the step before
   double average_loss_ = 0, average_weight_ = 0;
 };
 
@@ -872,6 +922,7 @@ RunResult train(TrainConfig config, const Checkpoint& model, Ranks& ranks, const
   resolve(config);
   if (ranks.is_first()) {
     check_elsewhere(model.path(), fs::path(config.output) / config.name);
+    check_links(config, model);
     check_not_written(config.output);
     check_output(config);
     check_apart(config, model);

@@ -9,7 +9,7 @@
 //   state/dataset.sha256                          the files of its data set, to tell which of them changed
 //
 // A folder that holds a run takes no other one, but is resumed with --resume. New files replace existing ones of their
-// names, and are never written through a link; `output` and the folders in it may be links.
+// names, links among them. `output` may be a link; a folder in it that is one ends the run before it writes.
 #pragma once
 
 #include <filesystem>

@@ -7,9 +7,13 @@
 // Labs' files. Reference: black-forest-labs/flux, src/flux/model.py and modules/layers.py.
 #include "wick/models/flux/transformer.h"
 
+#include <array>
 #include <cmath>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <utility>
+#include <vector>
 
 namespace wick {
 namespace {
@@ -139,14 +143,29 @@ bool FluxTransformer::modulates_ahead() const { return model_->modulations->are_
 Tensor FluxTransformer::modulations(const FluxInput& in) const { return (*model_->modulations)(model_->vector(in)); }
 
 Rotary flux_rotary(const FluxPlaces& places, const FluxConfig& c, Memory& memory) {
+  // Of a place on an axis, cosines before sines. Rows and columns are few, and each has its angles computed once.
+  std::array<std::map<float, std::vector<float>>, 3> known;
+  const auto angles_at = [&](size_t axis, float place) -> const std::vector<float>& {
+    std::vector<float>& angles = known[axis][place];
+    const auto count = size_t(c.axes[axis] / 2);
+    if (!angles.empty()) return angles;
+    angles.resize(2 * count);
+    for (size_t i = 0; i < count; ++i) {
+      const double angle = double(place) * std::pow(kTheta, -2 * double(i) / double(c.axes[axis]));
+      angles[i] = float(std::cos(angle));
+      angles[count + i] = float(std::sin(angle));
+    }
+    return angles;
+  };
   std::vector<float> cos, sin;
+  for (std::vector<float>* table : {&cos, &sin}) table->reserve(places.size() * size_t(c.head_dim) / 2);
   for (const std::array<float, 3>& place : places)
-    for (size_t axis = 0; axis < 3; ++axis)
-      for (int64_t i = 0; i < c.axes[axis] / 2; ++i) {
-        const double angle = double(place[axis]) * std::pow(kTheta, -2 * double(i) / double(c.axes[axis]));
-        cos.push_back(float(std::cos(angle)));
-        sin.push_back(float(std::sin(angle)));
-      }
+    for (size_t axis = 0; axis < 3; ++axis) {
+      const std::vector<float>& angles = angles_at(axis, place[axis]);
+      const auto middle = angles.begin() + std::ssize(angles) / 2;
+      cos.insert(cos.end(), angles.begin(), middle);
+      sin.insert(sin.end(), middle, angles.end());
+    }
   const Shape table{int64_t(places.size()), c.head_dim / 2};
   return {Tensor::of(cos, table, memory), Tensor::of(sin, table, memory)};
 }
