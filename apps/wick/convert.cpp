@@ -128,7 +128,7 @@ void add_convert_command(CLI::App& app) {
       ->required();
   std::vector<std::string> dtypes = cli::written_dtypes();
   for (const DType dtype : kOfRows) dtypes.emplace_back(name_of(dtype));
-  cli::set_choices(command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]"), dtypes);
+  cli::set_dtypes(command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]"), dtypes);
   cli::set_choices(command->add_option("--fp8-layout", a->fp8_layout,
                                        "Of --dtype fp8 of a single file of a model of pictures: scaled_fp8, which old "
                                        "and new ComfyUI read, or comfy_quant, for ComfyUI from 0.4 on [scaled_fp8]"),

@@ -12,8 +12,10 @@
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/adapter_modules.h"
 #include "wick/pipelines/convert_adapter.h"
 #include "wick/pipelines/extract_adapter.h"
+#include "wick/pipelines/known_models.h"
 #include "wick/train/progress.h"
 
 namespace wick {
@@ -21,6 +23,25 @@ namespace {
 
 std::optional<Checkpoint> model_of(const std::string& model) {
   return model.empty() ? std::nullopt : std::optional(cli::resolve_model_to_plan(ModelFiles{.model = model}));
+}
+
+// The model that the adapter's file names, where Wick finds it: a path of PEFT's, or a name by which Wick knows it, as
+// kohya's metadata has it.
+std::optional<Checkpoint> model_named_in(const AdapterFile& file) {
+  std::error_code ignored;
+  std::vector<std::string> names;
+  if (!file.base_model.empty() && std::filesystem::exists(file.base_model, ignored)) names.push_back(file.base_model);
+  const auto told = file.metadata.find("ss_sd_model_name");
+  for (const std::string& name : {file.base_model, told == file.metadata.end() ? std::string() : told->second})
+    if (!name.empty() && find_known(name)) names.push_back(name);
+  for (const std::string& name : names) {
+    try {
+      std::optional<Checkpoint> model = model_of(name);
+      if (model && AdapterModules::of(*model).fits(file)) return model;
+    } catch (const Error&) {  // not here, or another one of that name: then its own names have to tell
+    }
+  }
+  return {};
 }
 
 AdapterFile read_adapter(const std::filesystem::path& path, const std::optional<Checkpoint>& model) {
@@ -36,8 +57,9 @@ void check_output(const AdapterArguments& a, AdapterFormat format, const std::st
 }
 
 void convert_lora(const AdapterArguments& a, const std::string& model, const std::string& output, bool overwrite) {
-  const std::optional<Checkpoint> of = model_of(model);
+  std::optional<Checkpoint> of = model_of(model);
   AdapterFile file = read_adapter(a.lora, of);
+  if (!of && !a.to.empty()) of = model_named_in(file);
   const bool is_resized = a.rank > 0 || !a.energy.empty();
   check_usage(!a.to.empty() || is_resized,
               "--lora: add --to, with the program whose names it should have, or --rank or "

@@ -94,9 +94,9 @@ void add_merge_command(CLI::App& app) {
                    "the first one is")
       ->type_name("PATH")
       ->required();
-  cli::set_choices(command->add_option("--dtype", a->dtype,
-                                       "Of the matrices; q8_0 to q4_0 in GGUF files alone [as the model has each]"),
-                   cli::written_dtypes());
+  cli::set_dtypes(command->add_option("--dtype", a->dtype,
+                                      "Of the matrices; q8_0 to q4_0 in GGUF files alone [as the model has each]"),
+                  cli::written_dtypes());
   command
       ->add_option(
           "--rank", a->rank,

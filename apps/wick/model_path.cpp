@@ -146,8 +146,10 @@ fs::path resolve_model(const std::string& model) {
                         model.front() != '.' && model.back() != '/';
   if (hub_name) return find_in_hub_cache(model, model);
   const std::vector<std::string> names = known_model_names();
-  fail("--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, '{}' or '{}'{}",
-       model, fmt::join(names.begin(), names.end() - 1, "', '"), names.back(), did_you_mean(model, names));
+  fail(
+      "--model {}: no such file or folder; expected a diffusers or transformers folder, a model of pictures in one "
+      "safetensors file, a GGUF file, '{}' or '{}'{}",
+      model, fmt::join(names.begin(), names.end() - 1, "', '"), names.back(), did_you_mean(model, names));
 }
 
 fs::path resolve_language_model(const std::string& model) {

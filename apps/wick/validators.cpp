@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "picture_output.h"
+#include "wick/core/dtype_names.h"
 #include "wick/core/error.h"
 #include "wick/io/image.h"
 #include "wick/io/nearest.h"
@@ -41,10 +42,10 @@ CLI::Validator validator(std::function<std::string(std::string&)> validate) {
 
 // It rewrites its input, so it goes to Option::transform: the canonical form keeps CLI11's own conversion from reading
 // 010 as eight.
-template <class T, class Accepts>
+template <class Accepts>
 CLI::Validator number(const std::string& expected, Accepts accepts) {
   return validator([=](std::string& text) -> std::string {
-    const std::optional<T> value = parse<T>(text);
+    const std::optional<double> value = parse<double>(text);
     if (!value || !accepts(*value)) return fmt::format("expected {}, found '{}'", expected, text);
     text = fmt::format("{}", *value);
     return {};
@@ -132,21 +133,29 @@ void check_parts(const LoraFile& lora, const std::vector<std::string>& parts) {
 }  // namespace
 
 CLI::Validator integer_in(int64_t min, int64_t max) {
-  const std::string expected = max >= std::numeric_limits<int32_t>::max()
-                                   ? fmt::format("an integer of at least {}", min)
-                                   : fmt::format("an integer from {} to {}", min, max);
-  return number<int64_t>(expected, [=](int64_t value) { return min <= value && value <= max; });
+  return validator([=](std::string& text) -> std::string {
+    const std::optional<int64_t> value = parse<int64_t>(text);
+    if (value && min <= *value && *value <= max) {
+      text = fmt::format("{}", *value);
+      return {};
+    }
+    // A bound that no one is likely to reach is told to those who are beyond it.
+    const bool bounded =
+        max < std::numeric_limits<int32_t>::max() || parse<double>(text).value_or(double(min)) > double(max);
+    return fmt::format("expected an integer {}, found '{}'",
+                       bounded ? fmt::format("from {} to {}", min, max) : fmt::format("of at least {}", min), text);
+  });
 }
 
 CLI::Validator number_in(double min, double max) {
-  return number<double>(fmt::format("a number from {} to {}", min, max),
-                        [=](double value) { return std::isfinite(value) && min <= value && value <= max; });
+  return number(fmt::format("a number from {} to {}", min, max),
+                [=](double value) { return std::isfinite(value) && min <= value && value <= max; });
 }
 
 CLI::Validator number_above(double min, double max) {
   const std::string limit = max == std::numeric_limits<double>::max() ? "" : fmt::format(" and at most {}", max);
-  return number<double>(fmt::format("a finite number greater than {}{}", min, limit),
-                        [=](double value) { return std::isfinite(value) && min < value && value <= max; });
+  return number(fmt::format("a finite number greater than {}{}", min, limit),
+                [=](double value) { return std::isfinite(value) && min < value && value <= max; });
 }
 
 CLI::Validator not_empty() {
@@ -170,6 +179,15 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
 
 void set_choices(CLI::Option* option, const std::vector<std::string>& names) {
   option->type_name(fmt::format("{}", fmt::join(names, "|")))->check(one_of(names));
+}
+
+void set_dtypes(CLI::Option* option, const std::vector<std::string>& names) {
+  const auto rename = [](std::string& text) -> std::string {
+    text = own_dtype_name(text);
+    return {};
+  };
+  // CLI11 puts what is transformed first in front of what is checked.
+  option->type_name(fmt::format("{}", fmt::join(names, "|")))->check(one_of(names))->transform(validator(rename));
 }
 
 std::vector<std::string> written_dtypes() {

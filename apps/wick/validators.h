@@ -27,6 +27,9 @@ CLI::Validator one_of(const std::vector<std::string>& names);
 // The option takes one of these, which are its type in help and completions too.
 void set_choices(CLI::Option* option, const std::vector<std::string>& names);
 
+// The same of types of elements, which other programs' names stand for too (core/dtype_names.h).
+void set_dtypes(CLI::Option* option, const std::vector<std::string>& names);
+
 // The types in which Wick writes matrices.
 std::vector<std::string> written_dtypes();
 std::optional<DType> parse_dtype(const std::string& name);  // none if there is no name

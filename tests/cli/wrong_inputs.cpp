@@ -91,6 +91,20 @@ const std::vector<Wrong> kWrong = {
     {2, kGenerate + "--cfg five", {"--cfg", "'five'", "number"}},
     {2, kGenerate + "--seed -1", {"--seed", "'-1'", "integer"}},
     {2, kGenerate + "--seed nan", {"--seed", "'nan'", "integer"}},
+    {2,
+     kGenerate + "--seed 18446744073709551615",
+     {"--seed", "from 0 to 9223372036854775807", "'18446744073709551615'"}},
+    {2, kGenerate + "--steps 3000000000", {"--steps", "from 1 to 2147483647", "'3000000000'"}},
+    {2, kTrain + "--seed 18446744073709551615", {"--seed", "from 0 to 9223372036854775807", "'18446744073709551615'"}},
+    {2, kTrain + "--steps 3000000000", {"--steps", "from 1 to 2147483647", "'3000000000'"}},
+    {2, kTrain + "--save-dtype float8", {"--save-dtype", "one of f32, bf16, f16", "'float8'"}},
+    {1,
+     kTrain + "--device cpu --lr 1e-4 'text_encoder*=5e-5'",
+     {"--lr: \"text_encoder*\" matches no module that is trained",
+      "--targets 'unet.*.attentions.*' 'text_encoder*' would train it too"}},
+    {1,
+     "generate --model $T/x.safetensors --prompt x --out $T/x.png",
+     {"--model $T/x.safetensors: no such file or folder", "in one safetensors file", "GGUF"}},
     {2, kGenerate + "--sampler heun", {"--sampler", "'heun'", "euler, euler-ancestral"}},
     {2, kGenerate + "--sampler eular", {"--sampler", "'eular'; did you mean euler?"}},
     {2, kGenerate + "--strength 0.5", {"--strength", "--init"}},
@@ -426,6 +440,43 @@ TEST(WrongInputs, EndWithOneLine) {
   }
 }
 
+// Before anything else, whatever the command.
+TEST(WrongInputs, VariablesOfTheEnvironment) {
+  const std::pair<const char*, std::vector<std::string>> rows[] = {
+      {"WICK_CPU=avx512", {"WICK_CPU: expected avx2 or portable, found 'avx512'"}},
+      {"WICK_CPU=", {"WICK_CPU: expected avx2 or portable, found ''"}},
+      {"WICK_CPU=\"$(printf 'a\\033[31m\\nb')\"", {"WICK_CPU: expected avx2 or portable, found 'a\\x1b[31m b'"}},
+      {"WICK_THREADS=0", {"WICK_THREADS: expected an integer from 1 to 2147483647, found '0'"}},
+      {"WICK_THREADS=two", {"WICK_THREADS", "'two'"}},
+      {"WICK_THREADS=99999999999999999999", {"WICK_THREADS", "'99999999999999999999'"}},
+      {"WICK_THREADS=4,2", {"WICK_THREADS", "'4,2'"}},
+      {"WICK_CUDA_POOL=on", {"WICK_CUDA_POOL: expected off, found 'on'"}},
+      {"WICK_CUDNN=0", {"WICK_CUDNN: expected off, found '0'"}},
+      {"WICK_CUDA_CAPABILITY=8.0", {"WICK_CUDA_CAPABILITY: expected an integer from 10 to 999, found '8.0'"}},
+      {"WICK_CUBLASLT_ALIGNMENT=0", {"WICK_CUBLASLT_ALIGNMENT", "from 1 to 256", "'0'"}},
+      {"WICK_ID_PORT=70000", {"WICK_ID_PORT", "from 1 to 65535", "70000"}},
+      {"WICK_RANK_TIMEOUT=soon", {"WICK_RANK_TIMEOUT", "soon"}},
+      {"WICK_FAULT=device", {"WICK_FAULT", "device:RANK:STEP"}}};
+  for (const auto& [variable, words] : rows)
+    for (const std::string& command : {std::string(), std::string("--version"), std::string("train --help"),
+                                       "inspect " + kModel, std::string("plan --model tiny")}) {
+      SCOPED_TRACE(std::string(variable) + " wick " + command);
+      const Outcome outcome = run_wick(command, variable);
+      expect_one_line(outcome, words);
+      EXPECT_EQ(outcome.code, 2);
+      EXPECT_EQ(outcome.out, "");
+    }
+  for (const char* variable : {"OMP_NUM_THREADS=0", "OMP_NUM_THREADS=x", "OMP_NUM_THREADS=2,", "OMP_NUM_THREADS="}) {
+    const Outcome outcome = run_wick("inspect " + kModel, variable);
+    EXPECT_EQ(outcome.code, 2) << variable;
+    EXPECT_NE(outcome.err.find("wick: OMP_NUM_THREADS: expected an integer from 1 to 2147483647"), std::string::npos)
+        << outcome.err;
+  }
+  for (const char* variable : {"WICK_CPU=avx2", "WICK_CPU=portable", "OMP_NUM_THREADS=2,1", "WICK_THREADS=1",
+                               "WICK_CUDNN=off", "WICK_RANK_TIMEOUT=", "WICK_FAULT="})
+    EXPECT_EQ(run_wick("inspect " + kModel, variable).code, 0) << variable;
+}
+
 // Before the weights are loaded.
 TEST(WrongInputs, DrawsThatDoNotFitAreNamed) {
   const auto expect_wrong = [](const std::map<std::string, Tensor>& tensors, const std::string& sampler,
@@ -493,6 +544,69 @@ TEST(WrongInputs, AFullDiskIsOneLine) {
   const std::string text = "generate --model tiny-llm --prompt x --max-tokens 2";
   for (const std::string& command : {"inspect " + kModel, text, text + " --json", std::string("chat --model tiny-llm")})
     expect_one_line(run_wick(command + " >/dev/full", "echo hello |"), {"standard output"});
+}
+
+// A limit of open files is told as what it is, and no file is blamed.
+TEST(WrongInputs, ALimitOfOpenFilesIsOneLine) {
+  for (int files = 4; files <= 12; ++files) {
+    const TemporaryDirectory folder;
+    const std::string train = "train --model tiny --device cpu --steps 1 --resolution 64 --dataset " +
+                              (test::source_dir() / "data/tiny-style").string() + " --output " +
+                              (folder / "out").string();
+    const Outcome outcome = run_wick(train, "ulimit -n " + std::to_string(files) + ";");
+    SCOPED_TRACE(files);
+    if (outcome.code == 0) {
+      EXPECT_EQ(outcome.err.find("damaged"), std::string::npos) << outcome.err;
+      continue;
+    }
+    EXPECT_EQ(outcome.code, 1);
+    const size_t last = outcome.err.rfind("wick: ");
+    ASSERT_NE(last, std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("oo many open files", last), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("free some space"), std::string::npos) << outcome.err;
+  }
+}
+
+// Sizes in configurations that no model has end at once, and a LoRA of rank 0 is told as damaged.
+TEST(WrongInputs, SizesThatNoModelHas) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path model = folder / "model";
+  std::filesystem::copy(kModel, model, std::filesystem::copy_options::recursive);
+  const std::string draw = "generate --device cpu --model '" + model.string() + "' --prompt x --steps 1 --out '" +
+                           (folder / "x.png").string() + "'";
+  const auto with = [&](const std::string& file, const std::string& from, const std::string& to,
+                        const std::vector<std::string>& words) {
+    const std::string whole = read_plain(model / file);
+    std::string changed = whole;
+    ASSERT_NE(changed.find(from), std::string::npos) << file << " lacks " << from;
+    changed.replace(changed.find(from), from.size(), to);
+    write_plain(model / file, changed);
+    for (const std::string& command : {draw, "plan --model '" + model.string() + "'"}) {
+      const Outcome outcome = run_wick(command, "ulimit -t 20; ulimit -v 4000000;");
+      expect_one_line(outcome, words);
+      EXPECT_EQ(outcome.code, 1);
+    }
+    write_plain(model / file, whole);
+  };
+  const std::string unet = "unet/config.json", vae = "vae/config.json", clip = "text_encoder/config.json";
+  with(unet, "\"layers_per_block\": ", "\"layers_per_block\": 100000000", {unet, "layers_per_block", "from 1 to 4096"});
+  with(vae, "\"layers_per_block\": ", "\"layers_per_block\": 100000000", {vae, "layers_per_block", "from 1 to 4096"});
+  with(clip, "\"num_hidden_layers\": ", "\"num_hidden_layers\": 100000000",
+       {clip, "num_hidden_layers", "from 1 to 4096"});
+  with(clip, "\"hidden_size\": ", "\"hidden_size\": 100000000", {clip, "hidden_size", "from 1 to 2097152"});
+
+  const std::filesystem::path lora = folder / "rank0.safetensors";
+  save_safetensors(lora,
+                   {{"lora_unet_x.lora_down.weight", zeros({0, 4})}, {"lora_unet_x.lora_up.weight", zeros({4, 0})}});
+  for (const std::string& command :
+       {"inspect '" + lora.string() + "'", draw + " --lora '" + lora.string() + "'",
+        "convert --lora '" + lora.string() + "' --rank 2 --output '" + (folder / "y").string() + "'",
+        "merge --model '" + model.string() + "' --lora '" + lora.string() + "' --output '" + (folder / "z").string() +
+            "'"}) {
+    const Outcome outcome = run_wick(command);
+    expect_one_line(outcome, {"rank0.safetensors", "lora_unet_x.lora_down.weight", "[0, 4]", "without any element"});
+    EXPECT_EQ(outcome.code, 1);
+  }
 }
 
 // No file or model is taken for a standard stream that the program was started without.

@@ -273,7 +273,7 @@ TEST(LlamaConfig, NamesWhatIsNotSupported) {
   expect_refused("llama2", "head_dim", "7", {"head_dim", "7"});
   expect_refused("llama2", "eos_token_id", "97", {"eos_token_id", "96"});
   expect_refused("llama2", "vocab_size", "0", {"vocab_size"});
-  expect_refused("llama2", "hidden_size", "1000000000000", {"hidden_size", "16777216"});
+  expect_refused("llama2", "hidden_size", "1000000000000", {"hidden_size", "2097152"});
   expect_refused("llama2", "num_attention_heads", "100000", {"num_attention_heads", "65536"});
   expect_refused("qwen2", "layer_types", "[\"full_attention\"]", {"layer_types", "3", "1"});
   expect_refused("qwen2", "layer_types", "[\"full_attention\", \"linear_attention\", \"full_attention\"]",

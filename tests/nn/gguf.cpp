@@ -276,6 +276,39 @@ TEST(GgufModel, FindsWhatTheFactorsOfFrequenciesComeFrom) {
   expect_error([&] { scaling(llama3_factors(8, 500000, 64)); }, {"m.gguf", "rope_freqs.weight", "64 factors"});
 }
 
+// No number that follows from nonsense is shown.
+TEST(GgufModel, FactorsThatNoScalingHasAreToldAsTheyAre) {
+  const TemporaryDirectory folder;
+  const auto refuses = [&](float value, const std::vector<std::pair<string, GgufValue>>& more,
+                           std::initializer_list<std::string_view> parts) {
+    auto metadata = facts("llama");
+    metadata.emplace_back("llama.attention.key_length", uint32_t{128});
+    for (const auto& [key, number] : more) {
+      std::erase_if(metadata, [&, &key = key](const auto& entry) { return entry.first == key; });
+      metadata.emplace_back(key, number);
+    }
+    const Tensor factors = llama3_factors(8, 500000, 128);
+    factors.data<float>()[0] = value;
+    auto entries = Attention().entries(false);
+    entries.push_back(entry("rope_freqs.weight", factors));
+    save_gguf(folder / "m.gguf", metadata, entries);
+    expect_error([&] { Checkpoint(folder / "m.gguf").config(); }, parts);
+    try {
+      Checkpoint(folder / "m.gguf").config();
+    } catch (const Error& e) {
+      EXPECT_EQ(string(e.what()).find("-nan"), string::npos) << e.what();
+      EXPECT_EQ(string(e.what()).find("by -0"), string::npos) << e.what();
+    }
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float value : {inf, 1e30f, 1e6f}) refuses(value, {}, {"m.gguf", "rope_freqs.weight", "Llama 3's scaling"});
+  for (const float base : {0.0f, -1.0f})
+    refuses(8, {{"llama.rope.freq_base", base}}, {"m.gguf", "llama.rope.freq_base", "above 0"});
+  refuses(8, {{"llama.rope.freq_base", ~uint64_t{0}}}, {"m.gguf"});
+  refuses(8, {{"llama.attention.head_count", ~uint64_t{0}}},
+          {"m.gguf", "from 1 to 2147483647", "18446744073709551615"});
+}
+
 TEST(GgufModel, SaysWhatItDoesNotSupport) {
   const TemporaryDirectory folder;
   const auto refused = [&](GgufMetadata::Entries metadata, std::vector<GgufEntry> entries,

@@ -37,7 +37,7 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   refuse(R"({"peft_type": "ADALORA", "lora_alpha": 1})", {"adapter_config.json", "peft_type", "ADALORA"});
   refuse(R"({"peft_type": "LORA"})", {"lora_alpha"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "use_qalora": true})", {"use_qalora"});
-  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "all"})", {"bias", "all"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "all"})", {"bias is \"all\"; Wick reads plain LoRAs"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": ["lm_head"]})", {"modules_to_save", "lm_head"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {"layers\\1": 2}})",
          {"alpha_pattern", "does not read"});

@@ -49,6 +49,39 @@ TEST(TrainConfig, WrongNumbersAreRefused) {
   expect_error([&] { set("lr_schedule", "cosinus"); }, {"--lr-schedule", "constant, linear, cosine", "cosinus"});
 }
 
+// A bound that no one is likely to reach is told to those who are beyond it.
+TEST(TrainConfig, NumbersBeyondTheirRangeAreToldIt) {
+  for (const char* word : {"18446744073709551615", "9223372036854775808", "1e30"})
+    expect_error([&] { set("seed", word); }, {"--seed", "from 0 to 9223372036854775807", word});
+  expect_error([&] { set("seed", "-1"); }, {"--seed", "of at least 0", "'-1'"});
+  for (const char* word : {"2147483648", "99999999999999999999"}) {
+    expect_error([&] { set("steps", word); }, {"--steps", "from 1 to 2147483647", word});
+    expect_error([&] { set("batch_size", word); }, {"--batch-size", "auto or an integer from 1 to 65536", word});
+  }
+  expect_error([&] { set("max_grad_norm", "1e300"); }, {"--max-grad-norm", "from 0 to 2147483647", "1e300"});
+}
+
+TEST(TrainConfig, DtypesHaveTheirOtherNamesToo) {
+  const TemporaryDirectory folder;
+  for (const auto& [word, dtype] : {std::pair{"float16", DType::f16},
+                                    {"fp16", DType::f16},
+                                    {"half", DType::f16},
+                                    {"f16", DType::f16},
+                                    {"bfloat16", DType::bf16},
+                                    {"bf16", DType::bf16},
+                                    {"float32", DType::f32},
+                                    {"fp32", DType::f32},
+                                    {"float", DType::f32}}) {
+    TrainConfig config;
+    option("save_dtype").set(config, {word});
+    EXPECT_EQ(config.save_dtype, dtype) << word;
+    write_plain(folder / "a.toml", "dtype = \"" + std::string(word) + "\"");
+    read_toml(config, folder / "a.toml");
+    EXPECT_EQ(config.dtype, dtype) << word;
+  }
+  expect_error([&] { set("save_dtype", "float8"); }, {"--save-dtype", "f32, bf16, f16", "float8"});
+}
+
 TEST(TrainConfig, TomlSaysTheSameAsFlags) {
   const TemporaryDirectory folder;
   TrainConfig config;
@@ -101,6 +134,10 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
   expect_error([&] { read("rank = \"8\""); }, {"c.toml: rank", "an integer", "the string \"8\""});
   expect_error([&] { read("rank = 1.5"); }, {"c.toml: rank", "an integer"});
   expect_error([&] { read("lr = nan"); }, {"c.toml: lr", "a number above 0"});
+  expect_error([&] { read("batch_size = true"); }, {"c.toml: batch_size", "an integer or \"auto\"", "found true"});
+  expect_error([&] { read("batch_size = [1]"); }, {"c.toml: batch_size", "an integer or \"auto\"", "a list"});
+  expect_error([&] { read("timestep_shift = true"); }, {"c.toml: timestep_shift", "a number or \"auto\"", "true"});
+  expect_error([&] { read("warmup = \"x\""); }, {"c.toml: warmup", "a number", "the string \"x\""});
   expect_error([&] { read("targets = \"x\""); }, {"c.toml: targets", "list"});
   expect_error([&] { read("resolution = []"); }, {"c.toml: resolution", "at least one", "none"});
   expect_error([&] { read("resolution = [512, \"x\"]"); }, {"c.toml: resolution", "an integer", "the string \"x\""});

@@ -108,6 +108,29 @@ enable_bucket = false
   EXPECT_EQ(dataset_folders(file_), (std::vector<fs::path>{cats.folder, dogs.folder, others.folder}));
 }
 
+// As in kohya's scripts, which compare the texts.
+TEST_F(DatasetFileTest, OfSubsetsWithOneFolderTheFirstCounts) {
+  add("cats/a", 64, 64);
+  add("dogs/b", 64, 64);
+  const std::string cats = "[[datasets.subsets]]\nimage_dir = 'cats'\n",
+                    dogs = "[[datasets.subsets]]\nimage_dir = 'dogs'\n";
+  const PictureSources sources = read("[[datasets]]\nresolution = 64\n" + cats + "num_repeats = 3\n" + dogs + cats +
+                                      "num_repeats = 5\n[[datasets]]\nresolution = 64\n" + cats);
+  ASSERT_EQ(sources.groups.size(), 2u);
+  ASSERT_EQ(sources.groups[0].subsets.size(), 2u);
+  EXPECT_EQ(sources.groups[0].subsets[0].repeats, 3);
+  EXPECT_EQ(sources.groups[0].subsets[1].folder, folder_ / "dogs");
+  EXPECT_EQ(sources.groups[1].subsets.size(), 1u) << "another data set has it too";
+  const Dataset dataset = Dataset::scan(sources);
+  EXPECT_EQ(dataset.shown_count(), 5u);
+  ASSERT_FALSE(dataset.remarks.empty());
+  EXPECT_EQ(
+      dataset.remarks[0],
+      "[[datasets]] 1, subset 3: left out, as kohya's scripts do: its image_dir \"cats\" is that of another subset "
+      "before it.");
+  EXPECT_EQ(dataset_folders(file_).size(), 3u);
+}
+
 const std::string kSubset = "[[datasets]]\n[[datasets.subsets]]\nimage_dir = 'x'\n";
 
 TEST_F(DatasetFileTest, WrongKeysAreRefusedByName) {
@@ -170,7 +193,8 @@ TEST_F(DatasetFileTest, EachDataSetHasItsBatchesAndEachSubsetItsCaptions) {
   EXPECT_EQ(buckets[1].examples.size(), 3u);
   EXPECT_EQ(dataset.shown_count(), 9u);
   EXPECT_EQ(dataset.remarks,
-            (std::vector<std::string>{"cats: 2 pictures × 3", "dogs: 1 picture × 1", "cats: 2 pictures × 1"}));
+            (std::vector<std::string>{"cats: 2 pictures × 3", "cats: 1 folder within an image_dir is not read: within.",
+                                      "dogs: 1 picture × 1", "cats: 2 pictures × 1"}));
   EXPECT_EQ(dataset.at(64, 1).examples.size(), 3u);
   EXPECT_EQ(dataset.at().examples.size(), 5u);
   EXPECT_EQ(dataset.files.front().name, "set.toml");

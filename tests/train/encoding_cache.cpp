@@ -69,6 +69,33 @@ TEST_F(EncodingCacheTest, WhatIsStaleOrDamagedIsMadeAgainAndTold) {
   }
 }
 
+// With the right version and hash, but not what encoders make of this picture or caption.
+TEST_F(EncodingCacheTest, WhatDoesNotFitIsMadeAgain) {
+  int made = 0;
+  EncodingCache first = open();
+  get(first, "key", made);
+  const auto fits = [](const NamedTensors& found) { return found.has("z") && found["z"].shape() == Shape{1, 2}; };
+  const auto make = [&]() -> NamedTensors {
+    ++made;
+    return {{"z", zeros({1, 2})}};
+  };
+  EncodingCache again = open();
+  again.get("key", make, fits);
+  EXPECT_EQ(made, 1) << "it fits";
+  again.get("key", make, [](const NamedTensors&) { return false; });
+  EXPECT_EQ(made, 2);
+  EXPECT_EQ(again.file_of("key"), only_file());
+  ASSERT_EQ(again.remarks().size(), 2u);
+  EXPECT_NE(again.remarks()[1].find("damaged, and made again"), std::string::npos);
+  // A name without its number.
+  const std::map<std::string, Tensor> tensors = {{"z", zeros({1, 2})}};
+  auto metadata = SafetensorsFile::open(only_file()).metadata();
+  metadata["sha256"] = sha256_of_tensors(tensors);
+  save_safetensors(only_file(), tensors, {metadata.begin(), metadata.end()});
+  open().get("key", make, fits);
+  EXPECT_EQ(made, 3);
+}
+
 TEST_F(EncodingCacheTest, WithoutADiskTheRestGoesOn) {
   int made = 0;
   EncodingCache cache = open();

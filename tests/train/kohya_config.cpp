@@ -135,6 +135,46 @@ TEST_F(KohyaConfigTest, Sd3LossIsOfPictures) {
   expect_refused("clip_g = 'g'\nweighting_scheme = 'cosmap'", {"weighting_scheme", "cosmap"});
 }
 
+// Each of kohya's scripts leaves the options of other models alone, whatever they say.
+TEST_F(KohyaConfigTest, OptionsOfOtherModelsMeanNothing) {
+  const std::string of_flows =
+      "t5xxl = 't5'\nt5xxl_max_token_length = 512\napply_t5_attn_mask = true\nclip_l = 'l'\n"
+      "guidance_scale = 1.0\ntimestep_sampling = 'nonsense'\ndiscrete_flow_shift = 3.1\nmodel_prediction_type = 'x'\n"
+      "weighting_scheme = 'x'\nlogit_mean = 0.0\nclip_l_dropout_rate = 0.5\n";
+  const KohyaConfig sdxl = read(kLeast + of_flows + "seed = 1\n");
+  EXPECT_EQ(sdxl.taken, (std::vector<std::string>{"resolution", "seed", "train_data_dir"}));
+  EXPECT_EQ(sdxl.without.size(), 11u);
+  const auto has = [](const KohyaConfig& read, const char* row) {
+    return std::ranges::find(read.without, row) != read.without.end();
+  };
+  EXPECT_TRUE(has(sdxl, "apply_t5_attn_mask (is for SD3 and FLUX)"));
+  EXPECT_TRUE(has(sdxl, "guidance_scale (is for FLUX)"));
+  EXPECT_TRUE(has(sdxl, "clip_l_dropout_rate (is for SD3)"));
+  EXPECT_EQ(sdxl.config.t5, "");
+  EXPECT_FALSE(sdxl.config.t5_mask);
+  EXPECT_EQ(sdxl.config.train_guidance, TrainConfig().train_guidance);
+
+  const std::string of_sdxl =
+      "min_snr_gamma = 5\nnoise_offset = 0.1\nmultires_noise_iterations = 6\nv_parameterization = true\n"
+      "debiased_estimation_loss = true\n";
+  for (const std::string& other : {std::string("ae = 'ae'\n"), std::string("clip_g = 'g'\n")}) {
+    const KohyaConfig read = this->read(kLeast + other + of_sdxl);
+    EXPECT_TRUE(has(read, "min_snr_gamma (is for SDXL)"));
+    EXPECT_TRUE(has(read, "v_parameterization (is for SDXL)"));
+    EXPECT_EQ(read.config.min_snr_gamma, 0);
+    EXPECT_EQ(read.config.noise_offset, 0);
+    EXPECT_EQ(read.config.multires_noise_iterations, 0);
+  }
+  EXPECT_EQ(config(of_sdxl).min_snr_gamma, 5);
+}
+
+TEST_F(KohyaConfigTest, DtypesHaveAllTheirNames) {
+  EXPECT_EQ(config("save_precision = 'fp16'").save_dtype, DType::f16);
+  EXPECT_EQ(config("save_precision = 'bfloat16'").save_dtype, DType::bf16);
+  EXPECT_EQ(config("mixed_precision = 'fp16'").dtype, DType::f16);
+  expect_refused("save_precision = 'fp8'", {"save_precision", "f32, bf16, f16", "fp8"});
+}
+
 TEST_F(KohyaConfigTest, WhatCannotBeHonouredIsRefusedByName) {
   expect_refused("noise_ofset = 0.1", {"noise_ofset", "did you mean noise_offset?"});
   expect_refused("zero_terminal_snr = true", {"zero_terminal_snr", "no such setting"});

@@ -96,7 +96,7 @@ TEST_F(LatentCacheTest, CaptionsMayStayOnTheDisk) {
   fs::remove_all(folder / "cache");
   expect_error([&] { on_disk.next(b); }, {"--cache", "gone or damaged", "--resume"});
   expect_error([&] { cache({.batch_size = 2, .caption_cache = &kept, .most_of_captions = 1}); },
-               {"--cache", "neither"});
+               {"--cache", "not kept on the disk either"});
 }
 
 TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {

@@ -24,6 +24,12 @@ const char* kind_of(mode_t mode) {
 
 }  // namespace
 
+void fail_to_open(const std::string& name, int error) {
+  const std::string message = fmt::format("{}: cannot open the file: {}", name, std::strerror(error));
+  if (error == EMFILE || error == ENFILE) throw TooManyFiles(message + "; raise the limit of open files (ulimit -n)");
+  throw Error(message);
+}
+
 FileDescriptor::FileDescriptor(std::filesystem::path path) : path_(std::move(path)) {
   const std::string name = path_.string();
   check(name.find('\0') == name.npos, "{}: no file has a name with a NUL character in it", quote(name));
@@ -34,7 +40,7 @@ FileDescriptor::FileDescriptor(std::filesystem::path path) : path_(std::move(pat
   check(S_ISREG(status.st_mode), "{}: expected a file, found {}", name, kind_of(status.st_mode));
   // A named pipe that took the file's place since then would hang without O_NONBLOCK.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  check(fd_ >= 0, "{}: cannot open the file: {}", name, std::strerror(errno));
+  if (fd_ < 0) fail_to_open(name, errno);
   if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode)) {
     size_ = uint64_t(status.st_size);
     return;

@@ -4,13 +4,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
+
+#include "wick/core/error.h"
 
 namespace wick {
+
+// The process has as many open files as it may have: this says nothing of the file that was to be opened.
+class TooManyFiles : public Error {
+ public:
+  using Error::Error;
+};
+[[noreturn]] void fail_to_open(const std::string& name, int error);  // throws TooManyFiles, or another Error
 
 class FileDescriptor {
  public:
   // Opens a regular file, or a link to one. Throws Error at once if it is missing, unreadable or something else: a
-  // directory, a named pipe, a socket, a device.
+  // directory, a named pipe, a socket, a device; TooManyFiles where no more may be open.
   explicit FileDescriptor(std::filesystem::path path);
   ~FileDescriptor();
   FileDescriptor(const FileDescriptor&) = delete;

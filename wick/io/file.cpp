@@ -39,6 +39,9 @@ const char* advice_for(int error) {
       return "; free some space or write elsewhere";
     case EFBIG:
       return "; raise the file size limit (ulimit -f) or write elsewhere";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
     case EACCES:
     case EPERM:
     case EROFS:
@@ -216,7 +219,10 @@ void AtomicFile::discard() noexcept {
 }
 
 void AtomicFile::fail_to(const char* action, int error) const {
-  fail("{}: cannot {} the file: {}{}", target_.string(), action, std::strerror(error), advice_for(error));
+  const std::string message =
+      fmt::format("{}: cannot {} the file: {}{}", target_.string(), action, std::strerror(error), advice_for(error));
+  if (error == EMFILE || error == ENFILE) throw TooManyFiles(message);
+  throw Error(message);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view bytes) {

@@ -49,9 +49,10 @@ std::optional<std::vector<To>> converted(const GgufValue& value, const Convert& 
       *array);
 }
 
-std::string described(IntegerRange range, const char* many) {
+// Without a range for what is no integer at all, where any would do.
+std::string described(IntegerRange range, const char* many, bool is_integer) {
   constexpr IntegerRange kAny;
-  if (range.min == kAny.min && range.max == kAny.max) return many;
+  if (range.min == kAny.min && range.max == kAny.max && !is_integer) return many;
   return fmt::format("{} from {} to {}", many, range.min, range.max);
 }
 
@@ -104,7 +105,8 @@ void GgufMetadata::fail_value(const std::string& key, std::string_view expected)
 
 int64_t GgufMetadata::integer(const std::string& key, IntegerRange range) const {
   const auto found = std::visit([&](const auto& v) { return integer_in(v, range); }, value(key));
-  if (!found) fail_value(key, described(range, "an integer"));
+  const auto whole = []<class T>(const T&) { return is_integer<T>; };
+  if (!found) fail_value(key, described(range, "an integer", std::visit(whole, value(key))));
   return *std::move(found);
 }
 
@@ -161,7 +163,7 @@ std::vector<float> GgufMetadata::numbers(const std::string& key) const {
 std::vector<int64_t> GgufMetadata::integers(const std::string& key, IntegerRange range) const {
   auto found = converted<int64_t>(
       value(key), [&]<class T>(T v) requires is_integer<T> { return integer_in(v, range); });
-  if (!found) fail_value(key, described(range, "an array of integers"));
+  if (!found) fail_value(key, described(range, "an array of integers", /*is_integer=*/false));
   return *std::move(found);
 }
 

@@ -1,6 +1,8 @@
 // JSON files by way of nlohmann::json, for the .cpp files of rooms that link it; public headers use io/config.h.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -55,7 +57,10 @@ T as(const nlohmann::json& value, const std::string& where) {
     if (!value.is_number_integer()) fail_json(where, "an integer", value);
     const bool fits =
         value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>()) : std::in_range<T>(value.get<int64_t>());
-    if (!fits) fail_json(where, "an integer of its type's range", value);
+    if (!fits)
+      fail_json(where,
+                fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max()),
+                value);
     return value.get<T>();
   } else if constexpr (std::is_floating_point_v<T>) {
     if (!value.is_number() || !(std::abs(value.get<double>()) <= std::numeric_limits<T>::max()))

@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bounds under which no product of sizes overflows.
-constexpr IntegerRange kCount{1, 1 << 16}, kWidth{1, 1 << 24};
+// So that a cache of all positions has no size that overflows.
+constexpr IntegerRange kPositions{1, 1 << 26}, kHeads{1, 1 << 16};
 // Values that no model has are mistakes, and would become 0 or infinite in f32.
 constexpr NumberRange kTheta{1e-6, 1e15}, kFactor{1e-6, 1e6}, kDeviation{0, 1e3};
 
@@ -115,16 +115,18 @@ void read_windows(LlamaConfig& c, const Config& config) {
 }
 
 void read_attention(LlamaConfig& c, const Config& config, const Family& family) {
-  c.heads = int(config.integer("num_attention_heads", kCount));
-  c.kv_heads = int(config.integer_or("num_key_value_heads", c.heads, kCount));
+  c.heads = int(config.integer("num_attention_heads", kHeads));
+  c.kv_heads = int(config.integer_or("num_key_value_heads", c.heads, kHeads));
   check(c.heads % c.kv_heads == 0, "{}: num_key_value_heads {} does not divide num_attention_heads {}", config.source(),
         c.kv_heads, c.heads);
   if (!config.has("head_dim") && family.head_dim == 0)
     check(c.hidden % c.heads == 0, "{}: num_attention_heads {} does not divide hidden_size {}", config.source(),
           c.heads, c.hidden);
   c.head_dim =
-      config.integer_or("head_dim", family.head_dim > 0 ? family.head_dim : c.hidden / c.heads, {2, kCount.max});
+      config.integer_or("head_dim", family.head_dim > 0 ? family.head_dim : c.hidden / c.heads, {2, kExtent.max});
   check(c.head_dim % 2 == 0, "{}: head_dim should be even, found {}", config.source(), c.head_dim);
+  check(c.heads * c.head_dim <= kExtent.max, "{}: num_attention_heads {} x head_dim {} is more than {}",
+        config.source(), c.heads, c.head_dim, kExtent.max);
   const bool biases = family.has_biases && config.boolean_or("attention_bias", false);
   c.qkv_bias = family.qkv_bias || biases;
   c.output_bias = biases;
@@ -169,11 +171,11 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   only(config, "hidden_act", "silu");
   LlamaConfig c{};
   c.model_type = family.model_type;
-  c.vocab = config.integer("vocab_size", kPositive);
-  c.hidden = config.integer("hidden_size", kWidth);
-  c.intermediate = config.integer("intermediate_size", kWidth);
-  c.layers = int(config.integer("num_hidden_layers", kCount));
-  c.positions = config.integer_or("max_position_embeddings", 2048, kPositive);
+  c.vocab = config.integer("vocab_size", kExtent);
+  c.hidden = config.integer("hidden_size", kExtent);
+  c.intermediate = config.integer("intermediate_size", kExtent);
+  c.layers = int(config.integer("num_hidden_layers", kPartCount));
+  c.positions = config.integer_or("max_position_embeddings", 2048, kPositions);
   c.eps = float(config.number_or("rms_norm_eps", 1e-6, kEpsilon));
   c.initializer_range = float(config.number_or("initializer_range", 0.02, kDeviation));
   c.attention_dropout = config.number_or("attention_dropout", 0, {0, 1});

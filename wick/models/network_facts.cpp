@@ -19,15 +19,15 @@ std::optional<Shape> NetworkFacts::shape(const std::string& tensor) const {
 }
 
 int64_t NetworkFacts::settle(const std::string& key, const std::string& tensor, std::optional<int64_t> stored,
-                             std::optional<int64_t> absent) const {
+                             std::optional<int64_t> absent, IntegerRange range) const {
   if (!stored) {
     check(has_config_, "{}: has no tensor \"{}\", which tells the model's {}", config_.source(), tensor, key);
-    return absent ? config_.integer_or(key, *absent, kPositive) : config_.integer(key, kPositive);
+    return absent ? config_.integer_or(key, *absent, range) : config_.integer(key, range);
   }
   const std::string stored_name = source_->in_words(tensor);
-  check(*stored >= kPositive.min && *stored <= kPositive.max, "{}: {} has the wrong shape: {} would be {}",
-        source_->name, stored_name, key, *stored);
-  const int64_t told = config_.integer_or(key, *stored, kPositive);
+  check(*stored >= range.min && *stored <= range.max, "{}: {} has the wrong shape: {} would be {}; expected {} to {}",
+        source_->name, stored_name, key, *stored, range.min, range.max);
+  const int64_t told = config_.integer_or(key, *stored, range);
   check(told == *stored, "{}: {} is {}, but by the tensor {} of {} it is {}", config_.source(), key, told, stored_name,
         source_->name, *stored);
   return *stored;
@@ -48,12 +48,17 @@ std::vector<int64_t> NetworkFacts::extents(const std::string& key, const std::st
   while (const std::optional<Shape> found = shape(name())) {
     check(axis < found->rank(), "{}: \"{}\" should have {} axes or more, found shape {}", source_->name, name(),
           axis + 1, *found);
-    stored.push_back((*found)[axis]);
+    const int64_t extent = (*found)[axis];
+    check(extent >= kExtent.min && extent <= kExtent.max, "{}: {} has the wrong shape {}: {} would hold {}",
+          source_->name, source_->in_words(name()), *found, key, extent);
+    stored.push_back(extent);
   }
   check(has_config_ || !stored.empty(), "{}: has no tensor \"{}\", which tells the model's {}", config_.source(),
         name(), key);
-  if (stored.empty()) return config_.integers(key, kPositive);
-  const std::vector<int64_t> told = config_.has(key) ? config_.integers(key, kPositive) : stored;
+  const std::vector<int64_t> told = config_.has(key) || stored.empty() ? config_.integers(key, kExtent) : stored;
+  check(!told.empty() && told.size() <= kMostLevels, "{}: {} should have 1 to {} entries, found {}", config_.source(),
+        key, kMostLevels, told.size());
+  if (stored.empty()) return told;
   check(told == stored, "{}: {} is [{}], but by the tensors \"{}\" of {} it is [{}]", config_.source(), key,
         fmt::join(told, ", "), tensors, source_->name, fmt::join(stored, ", "));
   return stored;
@@ -67,7 +72,7 @@ int64_t NetworkFacts::count(const std::string& key, const std::string& tensor, s
   for (int64_t later = n + 1; source_ && later < n + kGap; ++later)
     check(!has(name(later)), "{}: has no tensor {}, but has {}", source_->name, source_->in_words(name(n)),
           source_->in_words(name(later)));
-  return n > 0 ? settle(key, name(n - 1), n, absent) : settle(key, tensor, {}, absent);
+  return n > 0 ? settle(key, name(n - 1), n, absent, kPartCount) : settle(key, tensor, {}, absent, kPartCount);
 }
 
 bool NetworkFacts::presence(const std::string& key, const std::string& tensor, bool absent) const {

@@ -11,6 +11,8 @@
 
 namespace wick {
 
+inline constexpr size_t kMostLevels = 15;  // of a network that halves its size from each to the next
+
 class NetworkFacts {
  public:
   // `names` brings the stored tensors to the names that are asked for. Throws Error where there are neither config nor
@@ -24,15 +26,16 @@ class NetworkFacts {
   bool has(const std::string& tensor) const { return shape(tensor).has_value(); }
   std::optional<Shape> shape(const std::string& tensor) const;
 
-  // The tensor's extent along `axis`. `absent`: the value of a config without the key, where there are no tensors.
+  // The tensor's extent along `axis`, within kExtent. `absent`: the value of a config without the key, where there are
+  // no tensors.
   int64_t extent(const std::string& key, const std::string& tensor, int axis, std::optional<int64_t> absent = {}) const;
-  // The extents of several tensors, in whose name "{}" stands for 0, 1, …, against a list.
+  // The extents of several tensors, in whose name "{}" stands for 0, 1, …, against a list; at most kMostLevels.
   std::vector<int64_t> extents(const std::string& key, const std::string& tensors, int axis) const;
-  // The number of tensors of that name, in which "{}" stands for 0, 1, …
+  // The number of tensors of that name, in which "{}" stands for 0, 1, …; within kPartCount.
   int64_t count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent = {}) const;
   // A size that follows from the shape of `tensor`; none where that is not there.
   int64_t settle(const std::string& key, const std::string& tensor, std::optional<int64_t> stored,
-                 std::optional<int64_t> absent = {}) const;
+                 std::optional<int64_t> absent = {}, IntegerRange range = kExtent) const;
   // Is the tensor there?
   bool presence(const std::string& key, const std::string& tensor, bool absent) const;
 

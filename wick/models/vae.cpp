@@ -196,8 +196,6 @@ VaeConfig VaeConfig::read(const Checkpoint& component, const LatentScale& of_fam
   c.use_quant_conv = facts.presence("use_quant_conv", "quant_conv.weight", true);
   c.use_post_quant_conv = facts.presence("use_post_quant_conv", "post_quant_conv.weight", true);
   const size_t levels = c.channels.size();
-  check(levels > 0 && levels < 16, "{}: block_out_channels should have 1 to 15 entries, found {}", config.source(),
-        levels);
   if (facts.has_config()) check_supported(config, levels);
   for (const int64_t channels : c.channels)
     check(channels % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}", config.source(),

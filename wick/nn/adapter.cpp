@@ -487,7 +487,8 @@ template <class T>
 void Adapter::check_patterns(std::string_view flag, const ByPattern<T>& numbers) const {
   for (const auto& other : numbers.others)
     check(std::ranges::any_of(modules_, [&](const auto& m) { return is_targeted_by(other.pattern, m.first); }),
-          "{}: {} matches no module that is trained; those are of {}", flag, quote(other.pattern), commonest_kinds());
+          "{}: {} matches no module that is trained; those are of {}; --targets '{}' '{}' would train it too", flag,
+          quote(other.pattern), commonest_kinds(), fmt::join(config_->targets, "' '"), other.pattern);
 }
 
 std::pair<int64_t, int64_t> Adapter::ranks() const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "wick/core/rng.h"
+#include "wick/io/tensor_file.h"
 #include "wick/nn/layer_adapter.h"
 #include "wick/nn/weights.h"
 #include "wick/ops/lora.h"
@@ -191,6 +192,10 @@ struct AdapterKey {
 // it factors that are known by that alone (Factor::beside) are none.
 std::optional<AdapterKey> parse_adapter_key(std::string_view key,
                                             const std::function<bool(const std::string&)>& has = {});
+
+// Throws Error if some tensor of an adapter's file has no elements: no program writes such factors, and a rank or a
+// width of 0 would be divided by.
+void check_extents(const TensorFile& file);
 
 // The kind that a key tells of its module: "LoRA", "DoRA" by a magnitude, … Empty of an alpha or a scalar.
 std::string_view kind_of(const AdapterKey& key);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/dora.h"
 
@@ -84,6 +86,12 @@ const char* model_of_lora(const std::set<std::string>& keys) {
   for (const auto& [any, model, with] : kModels)
     if (std::ranges::any_of(any, begins_some) && (with.empty() || begins_some(with))) return model;
   return nullptr;
+}
+
+void check_extents(const TensorFile& file) {
+  for (const auto& [key, info] : file.tensors())
+    check(info.shape.numel() > 0, "{}: {} has shape {}, without any element; the file is damaged", file.path().string(),
+          quote(key), info.shape);
 }
 
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {

@@ -87,6 +87,7 @@ void AdapterSource::index() {
   check(!file_.tensors().empty(), "{}: holds no tensors", name());
   for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
   check_adapter_types(file_);
+  check_extents(file_);
   const auto has = [this](const std::string& key) { return file_.has(key); };
   const auto is_ours = [&](const auto& tensor) { return parse_adapter_key(tensor.first, has).has_value(); };
   check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),

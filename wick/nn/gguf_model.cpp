@@ -89,7 +89,11 @@ class Facts {
  private:
   std::string key(std::string_view name) const { return fmt::format("{}.{}", architecture_, name); }
   int64_t positive(std::string_view name) const { return metadata_.integer(key(name), kPositive); }
-  double theta() const { return metadata_.number_or(key("rope.freq_base"), 10000); }
+  double theta() const {
+    const double theta = metadata_.number_or(key("rope.freq_base"), 10000);
+    check(theta > 0, "{}: {} should be above 0, found {}", metadata_.source(), key("rope.freq_base"), theta);
+    return theta;
+  }
 
   int64_t vocabulary() const {
     const auto found = file_.tensors().find("token_embd.weight");
@@ -133,11 +137,15 @@ class Facts {
       return std::clamp((double(positions) / wavelength - low) / (high - low), 0.0, 1.0);
     };
     const auto largest = std::max_element(factors.begin(), factors.end());
-    check(int64_t(factors.size()) == head_dim / 2 && *largest >= 1, "{}: \"rope_freqs.weight\" should hold {}",
+    check(!factors.empty() && int64_t(factors.size()) == head_dim / 2, "{}: \"rope_freqs.weight\" should hold {}",
           metadata_.source(), count_of(head_dim / 2, "factor"));
     if (*largest == 1) return {};
     const double s = smooth(size_t(largest - factors.begin()));
     const double exact = (1 - s) / (1 / double(*largest) - s), factor = std::round(exact * 1024) / 1024;
+    check(factor >= 1 && std::isfinite(factor),
+          "{}: the largest factor in \"rope_freqs.weight\" is {}, which Llama 3's scaling gives with no factor of its "
+          "own; Wick knows no other",
+          metadata_.source(), *largest);
     for (size_t i = 0; i < factors.size(); ++i) {
       const double expected = 1 / ((1 - smooth(i)) / factor + smooth(i));
       check(std::abs(factors[i] - expected) <= 1e-4 * expected,

@@ -181,6 +181,7 @@ LowRank SingularParts::nearest(int64_t rank) const {
 
 double norm_of_product(const Tensor& up, const Tensor& down) {
   const Matrix u = matrix_of(up), d = matrix_of(down);
+  if (u.cols() > std::min(u.rows(), d.cols())) return (u * d).norm();  // a square of their ranks may be too large
   return std::sqrt(std::max(0.0, (u.transpose() * u).cwiseProduct(d * d.transpose()).sum()));
 }
 

@@ -135,7 +135,7 @@ PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const 
   for (const char* key : kOff) {
     const auto found = json.find(prefix + key);
     if (found != json.end() && !is_off(*found))
-      fail("{}: {} is {}; Wick reads plain LoRAs", source, prefix + key, quote(found->dump()));
+      fail("{}: {} is {}; Wick reads plain LoRAs", source, prefix + key, excerpt(found->dump()));
   }
   const auto is_given = [&](const char* key) {
     return json.contains(prefix + key) && !json.at(prefix + key).is_null();

@@ -55,6 +55,7 @@ class Reader {
 
  private:
   void index() {
+    check_extents(file_);
     std::set<std::string> alphas;
     for (const auto& [key, info] : file_.tensors()) {
       check(module_of_base(key).empty(),

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/adapter_types.h"
@@ -45,6 +46,7 @@ class Report {
       : settings_(LoraSettings::beside(lora_weights(path))), file_(SafetensorsFile::open(lora_weights(path))) {
     if (!settings_.config) settings_.read_header(file_);
     check_adapter_types(file_);
+    check_extents(file_);
     for (const auto& [key, info] : file_.tensors()) {
       if (is_bundled_embedding(key)) {
         report_.embeddings.push_back(key);
@@ -98,8 +100,30 @@ class Report {
 
   Tensor load(const std::string& key) const { return file_.load_numbers(key); }
   Tensor matrix(const Module& module, std::string_view suffix) const {
-    const Tensor x = load(module.keys.at(suffix));
-    return x.rank() <= 2 ? x : reshape(x, {x.dim(0), -1});
+    const std::string& key = module.keys.at(suffix);
+    const Tensor x = load(key);
+    check(x.rank() >= 2, "{}: {} should be a matrix, found shape {}; the file is damaged", file_.path().string(),
+          quote(key), x.shape());
+    return x.rank() == 2 ? x : reshape(x, {x.dim(0), -1});
+  }
+  float number(const Module& module, std::string_view suffix) const {
+    const std::string& key = module.keys.at(suffix);
+    const Tensor x = load(key);
+    check(x.numel() == 1, "{}: {} should be one number, found shape {}; the file is damaged", file_.path().string(),
+          quote(key), x.shape());
+    return x.item();
+  }
+  // Matrices of which one has a factor's columns and the other its rows.
+  std::pair<Tensor, Tensor> factors(const Module& module, std::string_view up, std::string_view down) const {
+    const std::pair<Tensor, Tensor> both{matrix(module, up), matrix(module, down)};
+    check(both.first.dim(1) == both.second.dim(0), "{}: {} and {} have different ranks, {} and {}; the file is damaged",
+          file_.path().string(), quote(module.keys.at(up)), quote(module.keys.at(down)), both.first.dim(1),
+          both.second.dim(0));
+    return both;
+  }
+  double norm_of_product(const Module& module, std::string_view up, std::string_view down) const {
+    const auto [u, d] = factors(module, up, down);
+    return wick::norm_of_product(u, d);
   }
 
   std::string path_of(const std::string& base) const {
@@ -142,11 +166,10 @@ class Report {
 
   // The Frobenius norm of the change; none where that depends on the base.
   std::optional<double> norm_of(const std::string& base, const Module& m) const {
-    const double rank = double(rank_of(m).value_or(1)),
-                 scalar = m.has(".scalar") ? load(m.keys.at(".scalar")).item() : 1;
+    const double rank = double(rank_of(m).value_or(1)), scalar = m.has(".scalar") ? number(m, ".scalar") : 1;
     const double scale = std::abs(alpha_of(base, m).value_or(rank) / rank * scalar);
     if (m.has(".lora_down.weight") && m.has(".lora_up.weight") && !m.has(".lora_mid.weight"))
-      return scale * norm_of_product(matrix(m, ".lora_up.weight"), matrix(m, ".lora_down.weight"));
+      return scale * norm_of_product(m, ".lora_up.weight", ".lora_down.weight");
     if (has_all(m, {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"}) && !m.has(".hada_t1"))
       return scale * norm_of_loha(m);
     if (m.has(".lokr_w1") || m.has(".lokr_w1_a")) return norm_of_lokr(m, scale);
@@ -161,14 +184,24 @@ class Report {
   }
 
   // (a1 b1) * (a2 b2) is a product again: of rows of a1 and a2 multiplied with each other, and columns of b1 and b2.
+  // The shorter way is taken.
   double norm_of_loha(const Module& m) const {
-    const Tensor a1 = matrix(m, ".hada_w1_a"), a2 = matrix(m, ".hada_w2_a"), b1 = matrix(m, ".hada_w1_b"),
-                 b2 = matrix(m, ".hada_w2_b");
+    const auto [a1, b1] = factors(m, ".hada_w1_a", ".hada_w1_b");
+    const auto [a2, b2] = factors(m, ".hada_w2_a", ".hada_w2_b");
+    check(a1.dim(0) == a2.dim(0) && b1.dim(1) == b2.dim(1),
+          "{}: {} and its fellows make matrices of different shapes; the file is damaged", file_.path().string(),
+          quote(m.keys.at(".hada_w1_a")));
+    const int64_t rows = a1.dim(0), columns = b1.dim(1), pairs = a1.dim(1) * a2.dim(1);
+    if (pairs > std::min(rows, columns)) {
+      double sum = 0;
+      for (const float v : mul(matmul(a1, b1), matmul(a2, b2)).to_vector()) sum += double(v) * double(v);
+      return std::sqrt(sum);
+    }
     const auto all_pairs = [](const Tensor& x, const Tensor& y) {  // [n, r], [n, s] -> [n, r * s]
       return reshape(mul(reshape(x, {x.dim(0), x.dim(1), 1}), reshape(y, {y.dim(0), 1, y.dim(1)})), {x.dim(0), -1});
     };
     const auto turned = [](const Tensor& x) { return contiguous(transpose(x, 0, 1)); };
-    return norm_of_product(all_pairs(a1, a2), turned(all_pairs(turned(b1), turned(b2))));
+    return wick::norm_of_product(all_pairs(a1, a2), turned(all_pairs(turned(b1), turned(b2))));
   }
 
   // The norm of a Kronecker product is that of its factors. Its alpha counts where one of them is a product itself.
@@ -181,7 +214,7 @@ class Report {
         return std::sqrt(sum);
       }
       if (!m.has(name + "_a") || !m.has(name + "_b")) return {};
-      return norm_of_product(matrix(m, name + "_a"), matrix(m, name + "_b"));
+      return norm_of_product(m, name + "_a", name + "_b");
     };
     const auto first = factor(".lokr_w1"), second = factor(".lokr_w2");
     if (!first || !second) return {};

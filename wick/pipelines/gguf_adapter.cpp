@@ -6,6 +6,7 @@
 #include "wick/io/gguf.h"
 #include "wick/io/quote.h"
 #include "wick/models/llama_config.h"
+#include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/gguf_model.h"
 #include "wick/nn/peft.h"
 #include "wick/ops/shape.h"
@@ -75,6 +76,7 @@ void write_gguf_adapter(const AdapterFile& file, const Checkpoint& model, const 
 
 AdapterFile read_gguf_adapter(const std::filesystem::path& path, const Checkpoint& model) {
   const GgufFile file = GgufFile::open(path);
+  check_extents(file);
   const GgufMetadata& metadata = file.metadata();
   check(metadata.text_or(kType, "") == "adapter" && metadata.text_or(kAdapter, "") == "lora",
         "{}: expected a LoRA, found a GGUF file of the type {}", path.string(),

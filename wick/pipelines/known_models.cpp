@@ -33,6 +33,7 @@ std::vector<std::string> known_model_names() {
 }
 
 const KnownModel* find_known(const std::string& name) {
+  if (name.empty()) return nullptr;  // as a model without a repository has it
   const auto found = std::ranges::find_if(
       known_models(), [&](const KnownModel& model) { return model.name == name || model.repository == name; });
   return found == known_models().end() ? nullptr : &*found;

@@ -178,7 +178,7 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name, std:
       final_sigma_is_zero(final_sigma_is_zero_in(config)),
       prediction(asked ? *asked : prediction_of(config)),
       original_steps(config.integer_or("original_inference_steps", 50, {1, 1'000'000})),
-      timestep_scaling(config.number_or("timestep_scaling", 10)) {
+      timestep_scaling(config.number_or("timestep_scaling", 10, {1e-6, 1e6})) {
   source = config.source();
   class_name = name;
   is_distilled = name == kLcm;

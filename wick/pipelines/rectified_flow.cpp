@@ -70,7 +70,16 @@ RectifiedFlow RectifiedFlow::read(const Checkpoint& model, const char* known, Si
   return {model.component("scheduler").config(), grid};
 }
 
-double RectifiedFlow::shift(const Shape& latents) const { return dynamic_ ? (*dynamic_)(tokens_of(latents)) : shift_; }
+double RectifiedFlow::shift(const Shape& latents) const {
+  if (!dynamic_) return shift_;
+  const int64_t tokens = tokens_of(latents);
+  const double shift = (*dynamic_)(tokens);
+  check(shift > 0 && std::isfinite(shift),
+        "{}: base_shift {} at {} tokens and max_shift {} at {} make a shift of {} at this picture's {}; expected one "
+        "above 0",
+        source, dynamic_->base, dynamic_->base_tokens, dynamic_->max, dynamic_->max_tokens, shift, tokens);
+  return shift;
+}
 
 Tensor RectifiedFlow::draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options) const {
   const double k = options.shift.value_or(shift(latents)), mean = options.mean.value_or(std::log(k));

@@ -67,6 +67,12 @@ int port_of_first(bool by_file) {
   return is_set("MASTER_PORT") ? number_of("MASTER_PORT", 1, 65534) + 1 : kDefaultPort;
 }
 
+std::optional<std::chrono::seconds> timeout_given() {
+  constexpr int kWeek = 7 * 24 * 3600;
+  if (!is_set("WICK_RANK_TIMEOUT")) return {};
+  return std::chrono::seconds(number_of("WICK_RANK_TIMEOUT", 1, kWeek, " seconds"));
+}
+
 }  // namespace
 
 std::optional<RankPlace> rank_from_environment() {
@@ -83,10 +89,13 @@ std::optional<RankPlace> rank_from_environment() {
   place.id_file = variable("WICK_ID_FILE");
   if (place.id_file.empty()) place.address = address_of_first(*by);
   place.port = port_of_first(!place.id_file.empty());
-  constexpr int kWeek = 7 * 24 * 3600;
-  if (is_set("WICK_RANK_TIMEOUT"))
-    place.timeout = std::chrono::seconds(number_of("WICK_RANK_TIMEOUT", 1, kWeek, " seconds"));
+  if (const auto timeout = timeout_given()) place.timeout = *timeout;
   return place;
+}
+
+void check_rank_variables() {
+  port_of_first(/*by_file=*/true);
+  timeout_given();
 }
 
 }  // namespace wick

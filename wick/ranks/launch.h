@@ -30,4 +30,7 @@ struct RankPlace {
 // Throws UsageError, which names the variable, where one is missing or makes no sense.
 std::optional<RankPlace> rank_from_environment();
 
+// The same for WICK_ID_PORT and WICK_RANK_TIMEOUT, whether or not there is a launcher.
+void check_rank_variables();
+
 }  // namespace wick

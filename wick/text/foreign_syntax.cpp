@@ -15,7 +15,9 @@ constexpr size_t kLongest = 1000;  // bytes of a piece
 bool is_numeral(char c) { return c >= '0' && c <= '9'; }
 bool is_small(char c) { return c >= 'a' && c <= 'z'; }
 // Of a word; letters beyond ASCII have bytes from 0x80 on.
-bool is_word(char c) { return is_numeral(c) || is_small(c) || (c >= 'A' && c <= 'Z') || c == '_' || uint8_t(c) >= 0x80; }
+bool is_word(char c) {
+  return is_numeral(c) || is_small(c) || (c >= 'A' && c <= 'Z') || c == '_' || uint8_t(c) >= 0x80;
+}
 
 bool is_escaped(std::string_view text, size_t at) { return at > 0 && text[at - 1] == '\\'; }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "wick/backend/registry.h"
+#include "wick/core/dtype_names.h"
 #include "wick/core/error.h"
 #include "wick/io/byte_size.h"
 #include "wick/io/quote.h"
@@ -31,12 +32,6 @@ decltype(auto) visit_member(Config& config, const TrainOption::Member& member, F
   fail_usage("{}: expected {}, found '{}'", where, expected, found);
 }
 
-std::string limits(const OptionTraits& t) {
-  const bool bounded = t.max < double(std::numeric_limits<int32_t>::max());
-  if (t.above_min) return fmt::format("above {}{}", t.min, bounded ? fmt::format(" and at most {}", t.max) : "");
-  return bounded ? fmt::format("from {} to {}", t.min, t.max) : fmt::format("of at least {}", t.min);
-}
-
 bool within(const OptionTraits& t, double value) {
   return std::isfinite(value) && (t.above_min ? value > t.min : value >= t.min) && value <= t.max;
 }
@@ -49,12 +44,23 @@ std::optional<T> parsed(std::string_view text) {
   return value;
 }
 
+// A bound that no one is likely to reach is told to those who are beyond it.
+std::string limits(const OptionTraits& t, const std::string& found) {
+  constexpr double kEndOfInt64 = 0x1p63;
+  const std::optional<double> size = parsed<double>(found);
+  const bool bounded = t.max < double(std::numeric_limits<int32_t>::max()) || (size && (*size > t.max || *size >= kEndOfInt64));
+  const std::string most =
+      t.max >= kEndOfInt64 ? fmt::format("{}", std::numeric_limits<int64_t>::max()) : fmt::format("{}", t.max);
+  if (t.above_min) return fmt::format("above {}{}", t.min, bounded ? " and at most " + most : "");
+  return bounded ? fmt::format("from {} to {}", t.min, most) : fmt::format("of at least {}", t.min);
+}
+
 // One overload per type of setting; `text` is the user's.
 void set_value(std::string& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, traits.item.empty() ? "a name" : traits.item, "");
   if (traits.item == kAutoOrNumber && text != "auto") {
     const std::optional<double> number = parsed<double>(text);
-    if (!number || !within(traits, *number)) fail_value(where, "auto or a number " + limits(traits), text);
+    if (!number || !within(traits, *number)) fail_value(where, "auto or a number " + limits(traits, text), text);
   }
   value = text;
 }
@@ -70,7 +76,7 @@ void set_value(T& value, const OptionTraits& traits, const std::string& text, co
   if (!number || !within(traits, double(*number)))
     fail_value(where,
                (traits.item == kAutoOrInteger ? "auto or " : "") +
-                   std::string(std::is_same_v<T, double> ? "a number " : "an integer ") + limits(traits),
+                   std::string(std::is_same_v<T, double> ? "a number " : "an integer ") + limits(traits, text),
                text);
   value = *number;
 }
@@ -91,9 +97,10 @@ template <class T>
 requires std::is_enum_v<T>
 void set_value(T& value, const OptionTraits&, const std::string& text, const std::string& where) {
   const auto names = split_names(names_of(T{}));
+  const std::string_view word = std::is_same_v<T, DType> ? own_dtype_name(text) : std::string_view(text);
   const auto same = [](char a, char b) { return a == b || (a == '-' && b == '_'); };
   const auto found =
-      std::ranges::find_if(names, [&](std::string_view name) { return std::ranges::equal(name, text, same); });
+      std::ranges::find_if(names, [&](std::string_view name) { return std::ranges::equal(name, word, same); });
   if (found == names.end()) fail_value(where, fmt::format("one of {}", fmt::join(names, ", ")), text);
   value = T(found - names.begin());
 }
@@ -574,6 +581,8 @@ const std::vector<TrainOption>& train_options() {
 std::span<const TrainAlias> train_aliases() {
   static constexpr TrainAlias kAll[] = {{"pretrained_model_name_or_path", "model"},
                                         {"t5xxl", "t5"},
+                                        {"t5xxl_max_token_length", "t5_tokens"},
+                                        {"apply_t5_attn_mask", "t5_mask"},
                                         {"output_dir", "output"},
                                         {"output_name", "name"},
                                         {"network_dim", "rank"},
@@ -603,6 +612,12 @@ const TrainOption* find_option(std::string_view key) {
     if (alias.spelling == key) key = alias.key;
   const auto found = std::ranges::find(train_options(), key, &TrainOption::key);
   return found == train_options().end() ? nullptr : &*found;
+}
+
+const TrainOption& option_named(std::string_view key) {
+  const TrainOption* option = find_option(key);
+  check(option, "{}: a table of Wick names a setting that there is not; this is a fault of Wick", key);
+  return *option;
 }
 
 namespace {

@@ -226,6 +226,8 @@ struct TrainAlias {
 };
 std::span<const TrainAlias> train_aliases();
 const TrainOption* find_option(std::string_view key);  // by its key or an alias; null where there is none
+// The same for tables within Wick, whose rows tests walk: throws Error where there is none.
+const TrainOption& option_named(std::string_view key);
 
 // Reads a file's settings; unknown keys, wrong types and numbers out of range are UsageErrors naming file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);

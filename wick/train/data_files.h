@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/descriptor.h"
 
 namespace wick {
 
@@ -45,6 +46,8 @@ class Faults {
       std::forward<Action>(action)();
       return true;
     } catch (const OutOfMemory&) {
+      throw;
+    } catch (const TooManyFiles&) {
       throw;
     } catch (const Error& e) {
       add(e.what());

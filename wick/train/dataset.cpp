@@ -338,6 +338,7 @@ class Scan {
 
 Dataset Dataset::scan(PictureSources sources, const Progress& progress) {
   Dataset dataset{.sources = std::move(sources)};
+  dataset.remarks = dataset.sources.remarks;
   Scan scan(dataset, progress);
   scan.add_settings();
   for (const PictureGroup& group : dataset.sources.groups) scan.add(group);

@@ -59,7 +59,8 @@ struct PictureGroup {
 struct PictureSources {
   std::filesystem::path path;
   std::vector<PictureGroup> groups = {};
-  std::string settings = {};  // of a file: what decides the numbers of a run, in words
+  std::string settings = {};              // of a file: what decides the numbers of a run, in words
+  std::vector<std::string> remarks = {};  // on what of it counts
 };
 
 struct Example {  // a picture at one resolution

@@ -103,14 +103,6 @@ bool asks_for_nothing(const toml::node& value, double neutral) {
   return (truth && (!*truth || neutral == 1)) || (number && *number == neutral);
 }
 
-std::vector<std::string> known_keys() {
-  std::vector<std::string> all;
-  for (const SettingKey& row : kSettings) all.emplace_back(row.key);
-  for (const OwnKey& row : kOwn) all.emplace_back(row.key);
-  for (const RefusedKey& row : kRefused) all.emplace_back(row.key);
-  return all;
-}
-
 // Whether a key may stand in a table: those of data sets not in a subset, those of a subset alone nowhere else.
 bool may_stand(Reach key, Reach table, bool general) {
   if (general) return key != Reach::subset_alone;
@@ -149,14 +141,21 @@ void set_resolution(TrainConfig& settings, const toml::node& value, const std::s
                 "{}: expected a side or [side, side]: buckets have the area of a square", where);
     side = sides->get(0);
   }
-  set_from_toml(settings, *find_option("resolution"), *side, where);
+  set_from_toml(settings, option_named("resolution"), *side, where);
 }
 
 class Reader {
  public:
   explicit Reader(fs::path file) : file_(std::move(file)), table_(parse_toml(file_)) {}
 
-  // Calls visit(dataset's section, its subsets' sections) for each data set.
+  // Where a data set stands, and its subsets that are left out: of those with one image_dir kohya's scripts take the
+  // first (DreamBoothDataset, library/train_util.py, where they compare it as it is written).
+  struct Place {
+    std::string where;
+    std::vector<std::string> left_out;
+  };
+
+  // Calls visit(dataset's section, its subsets' sections, place) for each data set.
   template <class Visit>
   void read(const TrainConfig& config, const Visit& visit) const {
     for (const auto& [key, value] : table_)
@@ -172,13 +171,23 @@ class Reader {
       Section dataset = general;
       set(dataset, *datasets[i], where, Reach::dataset);
       std::vector<Section> sections;
+      std::vector<std::string> repeated;
+      size_t number = 0;
       for (const toml::table* subset : tables(*datasets[i], "subsets", where + ": [[datasets.subsets]]")) {
-        const std::string subset_where = fmt::format("{}, subset {}", where, sections.size() + 1);
-        set(sections.emplace_back(dataset), *subset, subset_where, Reach::subset);
-        check_usage(!sections.back().image_dir.empty(), "{}: {}: expected image_dir, the folder of its pictures",
+        const std::string subset_where = fmt::format("{}, subset {}", where, ++number);
+        Section section = dataset;
+        set(section, *subset, subset_where, Reach::subset);
+        check_usage(!section.image_dir.empty(), "{}: {}: expected image_dir, the folder of its pictures",
                     file_.string(), subset_where);
+        if (const auto first = std::ranges::find(sections, section.image_dir, &Section::image_dir);
+            first == sections.end())
+          sections.push_back(section);
+        else
+          repeated.push_back(
+              fmt::format("{}: left out, as kohya's scripts do: its image_dir {} is that of another subset before it.",
+                          subset_where, quote(section.image_dir)));
       }
-      visit(where, dataset, sections);
+      visit(dataset, sections, Place{where, repeated});
     }
   }
 
@@ -225,10 +234,10 @@ class Reader {
       return set_own(section, *row, value, where);
     }
     const auto row = std::ranges::find(kSettings, key, &SettingKey::key);
-    check_usage(row != std::end(kSettings), "{}: no such key{}", where, did_you_mean(key, known_keys()));
+    check_usage(row != std::end(kSettings), "{}: no such key{}", where, did_you_mean(key, dataset_keys()));
     check_place(row->reach);
     if (key == "resolution") return set_resolution(section.settings, value, where);
-    set_from_toml(section.settings, *find_option(key), value, where);
+    set_from_toml(section.settings, option_named(key), value, where);
   }
 
   fs::path file_;
@@ -244,7 +253,7 @@ fs::path folder_beside(const fs::path& file, const std::string& folder) {
 std::string settings_in_words(const Section& section) {
   std::string text;
   for (const SettingKey& row : kSettings)
-    text += fmt::format("{} = {}\n", row.key, find_option(row.key)->toml(section.settings));
+    text += fmt::format("{} = {}\n", row.key, option_named(row.key).toml(section.settings));
   for (const OwnKey& own : kOwn)
     std::visit([&](auto member) { text += fmt::format("{} = {}\n", own.key, section.*member); }, own.member);
   return text;
@@ -282,26 +291,36 @@ bool is_dataset_file(const fs::path& path) {
 
 PictureSources read_dataset_file(const fs::path& file, const TrainConfig& config, const LatentSpace& space) {
   PictureSources sources{.path = file};
-  Reader(file).read(config, [&](const std::string& where, const Section& dataset, const std::vector<Section>& subsets) {
-    PictureGroup group{.batch_size = dataset.settings.batch_size};
-    try {
-      group.resolutions = resolutions_of(dataset, space);
-    } catch (const Error& e) {
-      fail_usage("{}: {}: {}", file.string(), where, e.what());
-    }
-    sources.settings += settings_in_words(dataset);
-    for (const Section& subset : subsets) {
-      group.subsets.push_back(subset_of(subset, file));
-      sources.settings += settings_in_words(subset);
-    }
-    sources.groups.push_back(std::move(group));
-  });
+  Reader(file).read(config,
+                    [&](const Section& dataset, const std::vector<Section>& subsets, const Reader::Place& place) {
+                      PictureGroup group{.batch_size = dataset.settings.batch_size};
+                      try {
+                        group.resolutions = resolutions_of(dataset, space);
+                      } catch (const Error& e) {
+                        fail_usage("{}: {}: {}", file.string(), place.where, e.what());
+                      }
+                      sources.remarks.insert(sources.remarks.end(), place.left_out.begin(), place.left_out.end());
+                      sources.settings += settings_in_words(dataset);
+                      for (const Section& subset : subsets) {
+                        group.subsets.push_back(subset_of(subset, file));
+                        sources.settings += settings_in_words(subset);
+                      }
+                      sources.groups.push_back(std::move(group));
+                    });
   return sources;
+}
+
+std::vector<std::string> dataset_keys() {
+  std::vector<std::string> all;
+  for (const SettingKey& row : kSettings) all.emplace_back(row.key);
+  for (const OwnKey& row : kOwn) all.emplace_back(row.key);
+  for (const RefusedKey& row : kRefused) all.emplace_back(row.key);
+  return all;
 }
 
 std::vector<fs::path> dataset_folders(const fs::path& file) {
   std::vector<fs::path> folders;
-  Reader(file).read({}, [&](const std::string&, const Section&, const std::vector<Section>& subsets) {
+  Reader(file).read({}, [&](const Section&, const std::vector<Section>& subsets, const Reader::Place&) {
     for (const Section& subset : subsets)
       for (const std::string* folder : {&subset.image_dir, &subset.masks})
         if (!folder->empty()) folders.push_back(folder_beside(file, *folder));

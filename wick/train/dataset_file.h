@@ -7,7 +7,8 @@
 //
 // A subset has the settings of its data set, that has the general ones, and these have the run's flags. Folders are
 // named relative to the file. Some keys are Wick's own: caption_lines, caption_variants, trigger_word, loss_weight.
-// Those of kohya's that Wick cannot honour are refused, unless they have the value that asks for nothing.
+// Those of kohya's that Wick cannot honour are refused, unless they have the value that asks for nothing. Of subsets of
+// one data set with the same image_dir the first counts, as in kohya's scripts.
 #pragma once
 
 #include <filesystem>
@@ -25,6 +26,7 @@ bool is_dataset_file(const std::filesystem::path& path);  // a file whose name e
 // Throws UsageError that names the file, the table and the key.
 PictureSources read_dataset_file(const std::filesystem::path& file, const TrainConfig& config,
                                  const LatentSpace& space);
+std::vector<std::string> dataset_keys();  // all that Wick knows
 // The folders that it names.
 std::vector<std::filesystem::path> dataset_folders(const std::filesystem::path& file);
 

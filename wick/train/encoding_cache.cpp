@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "wick/io/count.h"
+#include "wick/io/descriptor.h"
 #include "wick/io/file.h"
+#include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/io/sha256.h"
 #include "wick/ops/shape.h"
@@ -22,6 +24,7 @@ constexpr const char* kVersion = "wick encoding 1";
 constexpr const char *kFormat = "format", *kHash = "sha256", *kHost = "on the host";
 
 // Names in a file begin with their number, so that they have their order again.
+constexpr size_t kNumber = 3;
 std::string name_in_file(size_t index, const std::string& name) { return fmt::format("{:02} {}", index, name); }
 
 }  // namespace
@@ -32,10 +35,10 @@ EncodingCache::EncodingCache(fs::path folder, std::string made_by, std::function
   remove_stale_temporaries(folder_);
 }
 
-NamedTensors EncodingCache::get(const std::string& key, const std::function<NamedTensors()>& make) {
+NamedTensors EncodingCache::get(const std::string& key, const std::function<NamedTensors()>& make, const Fits& fits) {
   const fs::path file = file_of(key);
   NamedTensors tensors;
-  if (read(file, tensors)) return tensors;
+  if (read(file, fits, tensors)) return tensors;
   ++made_;
   tensors = make();
   if (failure_.empty()) write(file, tensors);
@@ -51,7 +54,7 @@ fs::path EncodingCache::file_of(const std::string& key) const {
   return folder_ / (sha256_hex(fmt::format("{}:{}{}", made_by_.size(), made_by_, key)) + ".safetensors");
 }
 
-bool EncodingCache::read(const fs::path& file, NamedTensors& tensors) {
+bool EncodingCache::read(const fs::path& file, const Fits& fits, NamedTensors& tensors) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return false;
   try {
@@ -63,12 +66,17 @@ bool EncodingCache::read(const fs::path& file, NamedTensors& tensors) {
     check(metadata.contains(kHash) && metadata.at(kHash) == sha256_of_tensors(all), "{}: damaged", file.string());
     const std::string on_host = metadata.contains(kHost) ? metadata.at(kHost) : "";
     NamedTensors found;
-    for (const auto& [name, value] : all)
-      found.add(name.substr(3), on_host.find(name) != on_host.npos ? value : value.to(device_()));
+    for (const auto& [name, value] : all) {
+      check(name.size() > kNumber, "{}: has a tensor {}, which no encoder makes", file.string(), quote(name));
+      found.add(name.substr(kNumber), on_host.find(name) != on_host.npos ? value : value.to(device_()));
+    }
+    check(!fits || fits(found), "{}: is not of this picture or caption", file.string());
     tensors = found;
     ++found_;
     return true;
   } catch (const OutOfMemory&) {
+    throw;
+  } catch (const TooManyFiles&) {
     throw;
   } catch (const Error&) {
     ++stale_;
@@ -92,6 +100,8 @@ void EncodingCache::write(const fs::path& file, const NamedTensors& tensors) {
   try {
     save_safetensors(file, all, {{kFormat, kVersion}, {kHash, sha256_of_tensors(all)}, {kHost, on_host}});
   } catch (const OutOfMemory&) {
+    throw;
+  } catch (const TooManyFiles&) {
     throw;
   } catch (const Error& e) {
     failure_ = e.what();

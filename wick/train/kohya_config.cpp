@@ -150,6 +150,55 @@ constexpr IdleKey kIdle[] = {{"cache_info", kOwnLoading},
                              {"wandb_run_name", kOwnLogs},
                              {"xformers", "attention is always fused"}};
 
+// Keys of which the scripts of some models alone make something: their parsers or losses have them
+// (flux_train_utils.add_flux_train_arguments, sd3_train_utils.add_sd3_training_arguments,
+// train_util.add_dit_training_arguments, post_process_loss and get_noise_pred_and_target of each trainer). The other
+// scripts leave such a key alone, whatever it says.
+enum class Family { sdxl = 1, sd3 = 2, flux = 4 };
+struct FamilyKey {
+  std::string_view key;
+  int families;  // the sum of their numbers
+};
+constexpr int kSdxl = int(Family::sdxl), kSd3 = int(Family::sd3), kFlux = int(Family::flux), kFlows = kSd3 + kFlux;
+constexpr FamilyKey kOfFamilies[] = {{"ae", kFlux},
+                                     {"apply_lg_attn_mask", kSd3},
+                                     {"apply_t5_attn_mask", kFlows},
+                                     {"clip_g", kSd3},
+                                     {"clip_g_dropout_rate", kSd3},
+                                     {"clip_l", kFlows},
+                                     {"clip_l_dropout_rate", kSd3},
+                                     {"debiased_estimation_loss", kSdxl},
+                                     {"discrete_flow_shift", kFlux},
+                                     {"enable_scaled_pos_embed", kSd3},
+                                     {"guidance_scale", kFlux},
+                                     {"logit_mean", kFlows},
+                                     {"logit_std", kFlows},
+                                     {"min_snr_gamma", kSdxl},
+                                     {"mode_scale", kFlows},
+                                     {"model_prediction_type", kFlux},
+                                     {"multires_noise_discount", kSdxl},
+                                     {"multires_noise_iterations", kSdxl},
+                                     {"noise_offset", kSdxl},
+                                     {"noise_offset_random_strength", kSdxl},
+                                     {"pos_emb_random_crop_rate", kSd3},
+                                     {"scale_v_pred_loss_like_noise_pred", kSdxl},
+                                     {"sigmoid_scale", kFlux},
+                                     {"t5_dropout_rate", kSd3},
+                                     {"t5xxl", kFlows},
+                                     {"t5xxl_max_token_length", kFlows},
+                                     {"timestep_sampling", kFlux},
+                                     {"training_shift", kSd3},
+                                     {"v_parameterization", kSdxl},
+                                     {"v_pred_like_loss", kSdxl},
+                                     {"weighting_scheme", kFlows}};
+
+std::string in_words(int families) {
+  std::vector<std::string_view> names;
+  for (const auto& [family, name] : {std::pair{kSdxl, "SDXL"}, {kSd3, "SD3"}, {kFlux, "FLUX"}})
+    if (families & family) names.push_back(name);
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
 // Keys that Wick cannot honour: the values that ask for nothing, and what there is instead.
 struct RefusedKey {
   std::string_view key, neutral, instead;
@@ -258,10 +307,7 @@ bool contains(const T& list, std::string_view key) {
 
 std::vector<std::string> known_keys() {
   std::vector<std::string> all;
-  for (const std::string_view key : kSame) all.emplace_back(key);
-  for (const std::string_view key : kTogether) all.emplace_back(key);
-  for (const IdleKey& row : kIdle) all.emplace_back(row.key);
-  for (const RefusedKey& row : kRefused) all.emplace_back(row.key);
+  for (const KohyaKey& row : kohya_keys()) all.emplace_back(row.key);
   return all;
 }
 
@@ -287,8 +333,6 @@ std::vector<std::string> words_of(const toml::node& node) {
   return {told(node)};
 }
 
-enum class Family { sdxl, sd3, flux };
-
 class Reader {
  public:
   explicit Reader(const fs::path& file) : file_(file.string()) {
@@ -303,8 +347,13 @@ class Reader {
   }
 
   KohyaConfig operator()() {
+    family_ = family();
     for (const std::string& key : order_) {
-      if (contains(kTogether, key)) {
+      const auto* others = std::ranges::find(kOfFamilies, key, &FamilyKey::key);
+      if (others != std::end(kOfFamilies) && (others->families & int(family_)) == 0) {
+        read_.without.push_back(fmt::format("{} (is for {})", key, in_words(others->families)));
+        values_.erase(key);
+      } else if (contains(kTogether, key)) {
         read_.taken.push_back(key);
       } else if (contains(kSame, key)) {
         take(key);
@@ -353,7 +402,7 @@ class Reader {
   }
 
   void set(std::string_view setting, const std::vector<std::string>& to, std::string_view key) {
-    find_option(setting)->set(config_, to, at(key));
+    option_named(setting).set(config_, to, at(key));
   }
   void set(std::string_view setting, const std::string& to, std::string_view key) {
     set(setting, std::vector<std::string>{to}, key);
@@ -379,7 +428,6 @@ class Reader {
   }
 
   void settle() {
-    family_ = family();
     settle_data();
     settle_network();
     settle_optimizer();
@@ -556,13 +604,9 @@ class Reader {
   }
 
   void settle_precision() {
-    const std::string dtype = text("mixed_precision", "no");
-    if (dtype != "no" && dtype != "fp16" && dtype != "bf16") fail_value("mixed_precision", "no, fp16 or bf16", dtype);
-    config_.dtype = dtype == "no" ? DType::f32 : dtype == "fp16" ? DType::f16 : DType::bf16;
-    const std::string saved = text("save_precision", "float");
-    if (saved != "float" && saved != "fp16" && saved != "bf16")
-      fail_value("save_precision", "float, fp16 or bf16", saved);
-    config_.save_dtype = saved == "float" ? DType::f32 : saved == "fp16" ? DType::f16 : DType::bf16;
+    config_.dtype = DType::f32;
+    if (const std::string dtype = text("mixed_precision", "no"); dtype != "no") set("dtype", dtype, "mixed_precision");
+    set("save_dtype", text("save_precision", "float"), "save_precision");
     if (is_set("fp8_base") || is_set("fp8_base_unet")) {
       config_.quantize = Quantize::fp8;
       read_.remarks.push_back("fp8_base: Wick's fp8 has scales, where kohya's rounds without.");
@@ -641,5 +685,14 @@ class Reader {
 }  // namespace
 
 KohyaConfig read_kohya_config(const fs::path& file) { return Reader(file)(); }
+
+std::vector<KohyaKey> kohya_keys() {
+  std::vector<KohyaKey> all;
+  for (const std::string_view key : kSame) all.push_back({key, KohyaUse::setting});
+  for (const std::string_view key : kTogether) all.push_back({key, KohyaUse::together});
+  for (const IdleKey& row : kIdle) all.push_back({row.key, KohyaUse::none});
+  for (const RefusedKey& row : kRefused) all.push_back({row.key, KohyaUse::refused});
+  return all;
+}
 
 }  // namespace wick

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "wick/train/config.h"
@@ -16,6 +17,14 @@ struct KohyaConfig {
   std::vector<std::string> without;  // "xformers (attention is always fused)": keys that mean nothing here
   std::vector<std::string> remarks;  // sentences on what differs
 };
+
+// What becomes of a key. `refused`: unless it has the value that asks for nothing.
+enum class KohyaUse { setting, together, none, refused };
+struct KohyaKey {
+  std::string_view key;
+  KohyaUse use;
+};
+std::vector<KohyaKey> kohya_keys();  // all that Wick knows, each once
 
 // Throws UsageError that names file and key for what cannot be honoured, and for keys that kohya's scripts have not.
 KohyaConfig read_kohya_config(const std::filesystem::path& file);

@@ -159,7 +159,14 @@ NamedTensors LatentCache::encoded_picture(const Example& example, bool is_mirror
     return {{kMean, posterior.mean}, {kDeviation, posterior.deviation}};
   };
   if (!options.picture_cache) return encode();
-  return options.picture_cache->get(key_of(example, is_mirrored), encode);
+  const LatentSpace space = model_.latents();
+  const Size size = example.placement.bucket;
+  const Shape shape{1, size.height / space.factor, size.width / space.factor, space.channels};
+  return options.picture_cache->get(key_of(example, is_mirrored), encode, [&](const NamedTensors& found) {
+    return found.size() == 2 && found.has(kMean) && found.has(kDeviation) &&
+           std::ranges::all_of(
+               found, [&](auto& part) { return part.value.shape() == shape && part.value.dtype() == DType::f32; });
+  });
 }
 
 NamedTensors LatentCache::encoded_caption(const std::string& caption, const LatentCacheOptions& options) const {
@@ -167,7 +174,20 @@ NamedTensors LatentCache::encoded_caption(const std::string& caption, const Late
     if (options.before_captions) options.before_captions();
     return model_.caption(caption);
   };
-  return options.caption_cache ? options.caption_cache->get(key_of(caption), encode) : encode();
+  if (!options.caption_cache) return encode();
+  const NamedTensors made = options.caption_cache->get(
+      key_of(caption), encode, [this](const NamedTensors& found) { return has_form_of_parts(found); });
+  // One that does not fit has been made again. If it still does not, the first one is of another model.
+  check(has_form_of_parts(made),
+        "{}: its tensors are not those that the model makes of a caption; remove the file, and it is made again",
+        options.caption_cache->file_of(key_of("")).string());
+  return made;
+}
+
+bool LatentCache::has_form_of_parts(const NamedTensors& caption) const {
+  return parts_.empty() || std::ranges::equal(caption, parts_, [](const NamedTensor& found, const Part& part) {
+           return found.name == part.name && found.value.shape() == part.shape && found.value.dtype() == part.dtype;
+         });
 }
 
 void LatentCache::read_masks() {
@@ -211,9 +231,8 @@ void LatentCache::encode_captions(const LatentCacheOptions& cache_options) {
     const NamedTensors caption = encoded_caption(distinct[size_t(i)], cache_options);
     if (i == 0) begin_parts(caption, distinct.size(), cache_options);
     check(!on_disk_ || on_disk_->has(key_of(distinct[size_t(i)])),
-          "--cache: the encodings of {} fit neither into the host's memory nor on the disk; free some space, or give a "
-          "folder elsewhere",
-          count_of(distinct.size(), "caption"));
+          "--cache: the encodings of {} do not fit into the host's memory, and are not kept on the disk either: {}",
+          count_of(distinct.size(), "caption"), on_disk_->failure());
     for (Part& part : parts_)
       if (!on_disk_) part.rows.set(i, caption[part.name]);
   }
@@ -223,22 +242,25 @@ void LatentCache::encode_captions(const LatentCacheOptions& cache_options) {
 void LatentCache::begin_parts(const NamedTensors& caption, size_t captions, const LatentCacheOptions& options) {
   size_t bytes = 0;
   for (const auto& [name, row] : caption) bytes += captions * size_t(row.numel()) * size_of(row.dtype());
-  const size_t most = options.most_of_captions > 0 ? options.most_of_captions : free_memory("cpu").value_or(bytes) / 2;
+  const size_t most =
+      options.most_of_captions > 0 ? options.most_of_captions : free_memory("cpu").value_or(2 * bytes) / 2;
   if (bytes > most && options.caption_cache) {
     on_disk_ = options.caption_cache;
     remark_ = fmt::format("The encodings of {} are {}: they stay on the disk, and are read when a batch wants them.",
                           count_of(captions, "caption"), readable_bytes(bytes));
   }
   for (const auto& [name, row] : caption)
-    parts_.push_back({name, &row.memory(), on_disk_ ? RowTable() : RowTable(int64_t(captions), row)});
+    parts_.push_back(
+        {name, row.shape(), row.dtype(), &row.memory(), on_disk_ ? RowTable() : RowTable(int64_t(captions), row)});
 }
 
 NamedTensors LatentCache::from_disk(int64_t caption) const {
   const std::string& text = of_caption_[size_t(caption)];
-  return on_disk_->get(key_of(text), [&]() -> NamedTensors {
-    fail("--cache: the encoding of the caption {} is gone or damaged; --resume makes it again and goes on",
-         quote(text));
-  });
+  const auto make = [&]() -> NamedTensors {
+    fail("--cache {}: the encoding of the caption {} is gone or damaged; --resume makes it again and goes on",
+         on_disk_->file_of(key_of(text)).string(), quote(text));
+  };
+  return on_disk_->get(key_of(text), make, [this](const NamedTensors& found) { return has_form_of_parts(found); });
 }
 
 Batch LatentCache::next(TrainRng& rng) {

@@ -79,6 +79,8 @@ class LatentCache {
   };
   struct Part {  // of the conditioning
     std::string name;
+    Shape shape;     // of a caption's
+    DType dtype;     // likewise
     Memory* memory;  // where the model wants it
     RowTable rows;   // empty where they stay on the disk
   };
@@ -94,6 +96,7 @@ class LatentCache {
   Shape latent_shape(const std::vector<size_t>& examples) const;
   void encode_captions(const LatentCacheOptions& options);
   void begin_parts(const NamedTensors& caption, size_t captions, const LatentCacheOptions& options);
+  bool has_form_of_parts(const NamedTensors& caption) const;  // true of any before the first
   NamedTensors from_disk(int64_t caption) const;
   int64_t draw_caption(size_t example, Rng& rng) const;
   Tensor sample_latents(const SampledBatch<size_t>& batch, const std::vector<Look>& looks, TrainRng& rng) const;

@@ -54,7 +54,7 @@ void apply_preset(TrainConfig& config, const std::string& name) {
   std::istringstream words{std::string(found->settings)};
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
-    find_option(word.substr(0, equals))->set(config, {word.substr(equals + 1)});
+    option_named(word.substr(0, equals)).set(config, {word.substr(equals + 1)});
   }
   config.preset = name;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "wick/io/descriptor.h"
 #include "wick/train/train_rng.h"
 
 namespace wick {
@@ -193,6 +194,8 @@ SavedState SavedState::open(const fs::path& file) {
 std::optional<TrainState> SavedState::glimpse(const fs::path& folder) {
   for (const fs::path& file : state_files(folder)) try {
       return from_metadata(SafetensorsFile::open(file).metadata(), file.string());
+    } catch (const TooManyFiles&) {
+      throw;
     } catch (const Error&) {  // open_newest() tells
     }
   return {};
@@ -230,7 +233,10 @@ void restore(Optimizer& optimizer, const SavedState* saved, Ranks& ranks) {
 std::vector<fs::path> state_files(const fs::path& folder) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+  fs::directory_iterator entry(folder, error);
+  if (error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system)
+    fail_to_open(folder.string(), error.value());
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error))
     if (const auto step = step_in_name(entry->path().filename().string())) found.emplace_back(*step, entry->path());
   std::sort(found.rbegin(), found.rend());
   std::vector<fs::path> files;
@@ -247,6 +253,8 @@ std::optional<SavedState> StateFolder::open_newest(const std::function<void(cons
       kept_ = {{saved.state().step, file}};
       return saved;
     } catch (const OutOfMemory&) {
+      throw;
+    } catch (const TooManyFiles&) {
       throw;
     } catch (const Error& e) {
       damaged.emplace_back(e.what());

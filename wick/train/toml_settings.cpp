@@ -21,7 +21,7 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   const bool wants_integer = type.starts_with("INT");
   const bool wants_number = wants_integer || type.starts_with("NUMBER") || type == kStepsOrShare;
   const bool wants_either = type == kAutoOrNumber || type == kAutoOrInteger;
-  const bool wants_text = !wants_number && !option.is_switch();
+  const bool wants_text = !wants_number && !option.is_switch();  // auto is a text too
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
   const auto number = item.value_exact<double>();
@@ -31,10 +31,12 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
   if (truth && option.is_switch()) return *truth ? "true" : "false";
   fail_usage("{}: expected {}, found {}", where,
-             wants_text      ? "a string"
-             : wants_integer ? "an integer"
-             : wants_number  ? "a number"
-                             : "true or false",
+             type == kAutoOrInteger  ? "an integer or \"auto\""
+             : type == kAutoOrNumber ? "a number or \"auto\""
+             : wants_text            ? "a string"
+             : wants_integer         ? "an integer"
+             : wants_number          ? "a number"
+                                     : "true or false",
              told(item));
 }
 

@@ -199,7 +199,7 @@ class Run {
       TrainConfig begun;
       read_toml(begun, before);
       std::string words;
-      for (const char* key : kKept) words += find_option(key)->toml(begun) + " ";
+      for (const char* key : kKept) words += option_named(key).toml(begun) + " ";
       std::erase(words, '"');
       return words;
     });
@@ -209,7 +209,7 @@ class Run {
     for (const char* key : kKept) {
       std::string word;
       words >> word;
-      find_option(key)->set(begun, {word});
+      option_named(key).set(begun, {word});
     }
     return begun;
   }
@@ -385,8 +385,9 @@ class Run {
     const fs::path model = config_.model.empty() ? config_.transformer : config_.model;
     progress_.say(fmt::format("Training {} on {}; {}{}.", model.string(), job_->describe(), steps_in_words(),
                               resumed_ ? fmt::format(", going on after step {}", resumed_->state().step) : ""));
-    progress_.say(fmt::format("The result will be {}; {} shows how the run goes. The time that is left is told after some steps.", result_path().string(),
-                              (output_ / "index.html").string()));
+    progress_.say(
+        fmt::format("The result will be {}; {} shows how the run goes. The time that is left is told after some steps.",
+                    result_path().string(), (output_ / "index.html").string()));
   }
 
   void prepare() {

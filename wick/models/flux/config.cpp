@@ -50,6 +50,8 @@ FluxConfig FluxConfig::read(const Checkpoint& component) {
   const std::optional<Shape> img_in = facts.shape("img_in.weight");
   c.heads = facts.settle("num_attention_heads", "img_in.weight",
                          img_in ? std::optional((*img_in)[0] / c.head_dim) : std::nullopt, 24);
+  check(c.heads * c.head_dim <= kExtent.max, "{}: num_attention_heads {} x attention_head_dim {} is more than {}",
+        config.source(), c.heads, c.head_dim, kExtent.max);
   c.text_dim = facts.extent("joint_attention_dim", "txt_in.weight", 1, 4096);
   c.pooled_dim = facts.extent("pooled_projection_dim", "vector_in.in_layer.weight", 1, 768);
   c.double_blocks = int(facts.count("num_layers", "double_blocks.{}.img_attn.qkv.weight", 19));

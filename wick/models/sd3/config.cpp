@@ -29,7 +29,7 @@ void check_supported(const NetworkFacts& facts) {
 void read_width(Sd3Config& c, const NetworkFacts& facts) {
   const Config& config = facts.config();
   c.head_dim = facts.has(kQueryNorm) ? facts.extent("attention_head_dim", kQueryNorm, 0)
-                                     : config.integer_or("attention_head_dim", 64, kPositive);
+                                     : config.integer_or("attention_head_dim", 64, kExtent);
   const std::optional<Shape> patches = facts.shape(kPatches);
   check(!patches || (*patches)[0] % c.head_dim == 0,
         "{}: the width of \"{}\", {}, is not whole heads of {} (attention_head_dim)", facts.source(), kPatches,
@@ -76,8 +76,9 @@ void read_positions(Sd3Config& c, const NetworkFacts& facts) {
     check(*side * *side == (*table)[1], "{}: \"{}\" should be a square table of positions, found shape {}",
           facts.source(), kTable, *table);
   }
-  c.table_side = facts.settle("pos_embed_max_size", kTable, side, 96);
-  c.native_side = facts.config().integer_or("sample_size", 128, {2, kPositive.max}) / 2;
+  constexpr int64_t kMostSide = 4096;  // patches: pictures of 65536 pixels
+  c.table_side = facts.settle("pos_embed_max_size", kTable, side, 96, {1, kMostSide});
+  c.native_side = facts.config().integer_or("sample_size", 128, {2, 2 * kMostSide}) / 2;
 }
 
 }  // namespace

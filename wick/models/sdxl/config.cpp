@@ -90,8 +90,8 @@ void check_supported(const Config& config, bool has_clip_l) {
 }
 
 // A number, or a list of the same one for every level.
-int64_t the_same(const Config& config, const std::string& key) {
-  const std::vector<int64_t> all = config.integer_or_list(key, kPositive);
+int64_t the_same(const Config& config, const std::string& key, IntegerRange range) {
+  const std::vector<int64_t> all = config.integer_or_list(key, range);
   check(!all.empty() && std::ranges::count(all, all.front()) == std::ssize(all),
         "{}: {} should be one number for all levels, found [{}]", config.source(), key, fmt::join(all, ", "));
   return all.front();
@@ -102,23 +102,24 @@ constexpr int64_t kUsualSizes = 256;  // the width of each size's sinusoids
 UNetConfig from_config(const Config& config, bool has_clip_l) {
   check_supported(config, has_clip_l);
   UNetConfig c;
-  c.in_channels = config.integer("in_channels", kPositive);
-  c.out_channels = config.integer("out_channels", kPositive);
-  c.channels = config.integers("block_out_channels", kPositive);
+  c.in_channels = config.integer("in_channels", kExtent);
+  c.out_channels = config.integer("out_channels", kExtent);
+  c.channels = config.integers("block_out_channels", kExtent);
   const size_t levels = c.channels.size();
-  check(levels > 0, "{}: block_out_channels is empty", config.source());
+  check(levels > 0 && levels <= kMostLevels, "{}: block_out_channels should have 1 to {} entries, found {}",
+        config.source(), kMostLevels, levels);
   c.down_has_attention = read_attention(config, "down_block_types", levels, "DownBlock2D", "CrossAttnDownBlock2D");
   c.up_has_attention = read_attention(config, "up_block_types", levels, "UpBlock2D", "CrossAttnUpBlock2D");
-  c.heads = config.integers_or_repeated("attention_head_dim", levels, kPositive);
+  c.heads = config.integers_or_repeated("attention_head_dim", levels, kExtent);
   c.transformer_layers = config.has("transformer_layers_per_block")
-                             ? config.integers_or_repeated("transformer_layers_per_block", levels, kPositive)
+                             ? config.integers_or_repeated("transformer_layers_per_block", levels, kPartCount)
                              : std::vector<int64_t>(levels, 1);
-  c.layers_per_block = config.has("layers_per_block") ? int(the_same(config, "layers_per_block")) : 2;
+  c.layers_per_block = config.has("layers_per_block") ? int(the_same(config, "layers_per_block", kPartCount)) : 2;
   c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
   c.eps = float(config.number_or("norm_eps", 1e-5, kEpsilon));
-  c.cross_attention_dim = the_same(config, "cross_attention_dim");
-  c.time_ids_dim = config.integer("addition_time_embed_dim", kPositive);
-  c.added_dim = config.integer("projection_class_embeddings_input_dim", kPositive);
+  c.cross_attention_dim = the_same(config, "cross_attention_dim", kExtent);
+  c.time_ids_dim = config.integer("addition_time_embed_dim", kExtent);
+  c.added_dim = config.integer("projection_class_embeddings_input_dim", kExtent);
   return c;
 }
 
@@ -180,6 +181,13 @@ UNetConfig from_files(const Checkpoint& model) {
   return c;
 }
 
+// A level has a resnet and its transformer's layers so many times, on the way up once more.
+int64_t parts_of(const UNetConfig& c) {
+  int64_t parts = 0;
+  for (const int64_t layers : c.transformer_layers) parts += (2 * int64_t{c.layers_per_block} + 1) * (layers + 1);
+  return parts;
+}
+
 }  // namespace
 
 UNetConfig UNetConfig::read(const Checkpoint& model) {
@@ -189,6 +197,9 @@ UNetConfig UNetConfig::read(const Checkpoint& model) {
   check(c.time_ids_dim > 0 && c.added_dim > kTimeIds * c.time_ids_dim,
         "{}: projection_class_embeddings_input_dim {} leaves no room for a pooled text beside {} sizes of {}", source,
         c.added_dim, kTimeIds, c.time_ids_dim);
+  check(parts_of(c) <= kPartCount.max,
+        "{}: layers_per_block {} and transformer_layers_per_block [{}] would make {} blocks; expected at most {}",
+        source, c.layers_per_block, fmt::join(c.transformer_layers, ", "), parts_of(c), kPartCount.max);
   for (size_t i = 0; i < c.channels.size(); ++i) {
     check(c.channels[i] % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}", source,
           c.groups, c.channels[i]);
