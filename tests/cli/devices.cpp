@@ -50,7 +50,7 @@ TEST(Devices, AModuleOfAnotherBuild) {
 // More threads than CPUs help nobody: the CPUs, the affinity mask and the quota are the most.
 TEST(Devices, ThreadsAreNoMoreThanTheCpus) {
   const std::string unset = "unset OMP_NUM_THREADS WICK_THREADS; ";
-  const auto threads = [&](const std::string& prefix) { return run_wick("doctor", unset + kNoGpu + prefix).out; };
+  const auto threads = [&](const std::string& prefix) { return run_wick("doctor", unset + kNoGpu + " " + prefix).out; };
   EXPECT_NE(threads("taskset -c 0 ").find("cpu          1 thread\n"), std::string::npos) << threads("taskset -c 0 ");
   EXPECT_NE(threads("WICK_THREADS=1 ").find("cpu          1 thread\n"), std::string::npos);
   EXPECT_NE(threads("OMP_NUM_THREADS=1 ").find("cpu          1 thread\n"), std::string::npos);

@@ -94,7 +94,7 @@ inline std::string with_value(nlohmann::ordered_json file, const nlohmann::order
 
 struct Ended {
   int code = 0;     // of the shell: 128 + N for a command that signal N ended
-  std::string out;  // both streams
+  std::string out;  // both streams, the errors last
 };
 
 // Runs `action`, which returns an exit code, in a process of its own, though in this program: a crash, too much time or
@@ -102,7 +102,7 @@ struct Ended {
 template <class Action>
 Ended run_bounded(const Action& action) {
   constexpr rlim_t kMemory = rlim_t{4} << 30, kSeconds = 20;
-  const int output = memfd_create("output", MFD_CLOEXEC);
+  const std::array<int, 2> streams = {memfd_create("output", MFD_CLOEXEC), memfd_create("errors", MFD_CLOEXEC)};
   const pid_t child = ::fork();
   if (child == 0) {
     const rlimit memory{kMemory, kMemory}, seconds{kSeconds, kSeconds}, core{0, 0};
@@ -112,8 +112,8 @@ Ended run_bounded(const Action& action) {
     ::setrlimit(RLIMIT_CPU, &seconds);
     ::setrlimit(RLIMIT_CORE, &core);
     ::alarm(10 * kSeconds);
-    ::dup2(output, STDOUT_FILENO);
-    ::dup2(output, STDERR_FILENO);
+    ::dup2(streams[0], STDOUT_FILENO);
+    ::dup2(streams[1], STDERR_FILENO);
     const int code = action();
     std::fflush(stdout);
     std::_Exit(code);
@@ -122,10 +122,12 @@ Ended run_bounded(const Action& action) {
   ::waitpid(child, &status, 0);
   Ended ended{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), ""};
   std::array<char, 4096> bytes;
-  off_t at = 0;
-  for (ssize_t n; (n = ::pread(output, bytes.data(), bytes.size(), at)) > 0; at += n)
-    ended.out.append(bytes.data(), size_t(n));
-  ::close(output);
+  for (const int stream : streams) {
+    off_t at = 0;
+    for (ssize_t n; (n = ::pread(stream, bytes.data(), bytes.size(), at)) > 0; at += n)
+      ended.out.append(bytes.data(), size_t(n));
+    ::close(stream);
+  }
   return ended;
 }
 

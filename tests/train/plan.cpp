@@ -384,8 +384,8 @@ TEST(Plan, WhatSavesMemoryIsFound) {
 
 // Of a few bytes that are missing any change is a way out; of many, only those that save a quarter of them.
 TEST(Plan, AdviceIsWorthFollowing) {
-  const TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .batch_size = 1};
-  const MemoryPlan plan = plan_memory(config, kModel, device_kind("cuda"));
+  const TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .batch_size = 8};
+  const MemoryPlan plan = plan_memory(config, kModel, device_kind("cpu"));
   std::vector<Alternative> found = alternatives(config, kModel, plan);
   ASSERT_GT(found.size(), 2u);
   const Alternative all = found.back();
