@@ -93,10 +93,13 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "bench_llm_cpu: expected MODEL.gguf, or --write FILE.gguf and a type\n");
     return 2;
   }
-  if (writes) {
-    write_model(argv[2], argv[3]);
-    return 0;
-  }
+  if (writes) try {
+      write_model(argv[2], argv[3]);
+      return 0;
+    } catch (const Error& error) {
+      fmt::print(stderr, "bench_llm_cpu: {}\n", error.what());
+      return 1;
+    }
   const Llama model = Llama::load(argv[1]);
   Generator generator(model, kContext);
   fmt::print("{}\n", bench::libraries());
