@@ -34,7 +34,8 @@ void check_adapter_types(const SafetensorsFile& file) {
     };
     const auto parsed = parse_adapter_key(key, has);
     const bool is_number = parsed && !parsed->algorithm && parsed->name != "magnitude",
-               is_factor = is_bundled_embedding(key) || (parsed && !is_number && !is_flag(key));
+               is_factor =
+                   is_bundled_embedding(key) || !module_of_base(key).empty() || (parsed && !is_number && !is_flag(key));
     if (is_factor && !is_float_type(info.dtype_name)) refuse("floats, F32, F16 or BF16");
     if (is_number && info.dtype_name == "BOOL") refuse("a number");
     check(parsed || !(goes_with_fp8(key) || goes_with_bitsandbytes(key)),
