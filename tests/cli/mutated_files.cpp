@@ -23,8 +23,8 @@ using test::run_command;
 
 const fs::path kModels = test::source_dir() / "models";
 
-// A field gets 0, 10^9 or another value, one of them in a run: drawn anew in each run, and told by each failure.
-// WICK_TEST_PERCENT above 100 gives each field 0, 10^9 and more: 4000 takes all.
+// An eighth of the fields get 0, 10^9 or another value in a run: drawn anew in each run, and told by each failure.
+// WICK_TEST_PERCENT of 200 and more gives every field 0, 10^9 and more values: 4000 takes all.
 size_t drawn_values() {
   const char* const percent = std::getenv("WICK_TEST_PERCENT");
   return std::max<size_t>(1, size_t(percent ? std::atoi(percent) : 100) / 100);
@@ -34,6 +34,7 @@ std::vector<std::string> values_of_a_field(std::mt19937& random) {
   std::vector<std::string> values = hostile_values();
   std::shuffle(values.begin() + 2, values.end(), random);
   const size_t count = drawn_values();
+  if (count == 1 && random() % 8 != 0) return {};
   if (count == 1) return {values[random() % 3]};
   values.resize(std::min(values.size(), count));
   return values;
@@ -196,7 +197,8 @@ void expect_adapter_survives(const AdapterCase& of, const fs::path& folder,
   expect_survived(run_command(forward));
 }
 
-TEST_F(MutatedFiles, ShapesOfAdapters) {
+// Minutes long, so it runs on demand: --gtest_also_run_disabled_tests.
+TEST_F(MutatedFiles, DISABLED_ShapesOfAdapters) {
   for (const AdapterCase& adapter : adapter_cases(out("y"))) {
     const SafetensorsFile file = SafetensorsFile::open(adapter.file);
     std::map<std::string, Tensor> tensors;
@@ -313,7 +315,8 @@ TEST_F(MutatedFiles, MetadataOfGguf) {
   const GgufFile file = GgufFile::open(of);
   std::vector<GgufEntry> tensors;
   for (const auto& [name, info] : file.tensors())
-    tensors.push_back({name, *info.dtype, info.shape, [&file, name = name] { return file.load(name); }});
+    if (info.dtype)  // else a type that the file only names
+      tensors.push_back({name, *info.dtype, info.shape, [&file, name = name] { return file.load(name); }});
   const double kNaN = std::numeric_limits<double>::quiet_NaN();
   const std::vector<GgufValue> values = {uint32_t{0},
                                          uint32_t{1},
