@@ -82,10 +82,6 @@ const std::vector<Wrong> kWrong = {
      kText + "$T/a.jsonl",
      1,
      {"$T/out/lora-000007 is a link"}},
-    {"mkdir -p $T/out/lora $T/x; ln -s $T/x $T/out/lora/unet;",
-     kOut + "--train full",
-     1,
-     {"$T/out/lora/unet is a link"}},
 
     // Pictures and their folders.
     {"mkdir $D/2024_holiday;", kOut, 1, {"--dataset $D", "2024_holiday", "at most 1000"}},

@@ -127,7 +127,9 @@ const std::vector<Wrong> kWrong = {
     {2, kGenerate + "--compare", {"--compare", "--lora"}},
 
     {1, "generate --model $T --prompt x --out $T/x.png", {"--model", "$T", "model_index.json"}},
-    {1, "generate --model $T/none --prompt x --out $T/x.png", {"--model", "$T/none", "diffusers or transformers folder"}},
+    {1,
+     "generate --model $T/none --prompt x --out $T/x.png",
+     {"--model", "$T/none", "diffusers or transformers folder"}},
     {1, "generate --model $M/model_index.json --prompt x --out $T/x.png", {"--model", "diffusers folder", "a file"}},
     {2, "generate --model '' --prompt x --out $T/x.png", {"--model"}},
     {1, "generate --model sdxl --prompt x --out $T/x.png", {"sdxl", "stabilityai", "$T"}},

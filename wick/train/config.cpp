@@ -48,7 +48,8 @@ std::optional<T> parsed(std::string_view text) {
 std::string limits(const OptionTraits& t, const std::string& found) {
   constexpr double kEndOfInt64 = 0x1p63;
   const std::optional<double> size = parsed<double>(found);
-  const bool bounded = t.max < double(std::numeric_limits<int32_t>::max()) || (size && (*size > t.max || *size >= kEndOfInt64));
+  const bool bounded =
+      t.max < double(std::numeric_limits<int32_t>::max()) || (size && (*size > t.max || *size >= kEndOfInt64));
   const std::string most =
       t.max >= kEndOfInt64 ? fmt::format("{}", std::numeric_limits<int64_t>::max()) : fmt::format("{}", t.max);
   if (t.above_min) return fmt::format("above {}{}", t.min, bounded ? " and at most " + most : "");
