@@ -82,6 +82,14 @@ const std::vector<Wrong> kWrong = {
      kText + "$T/a.jsonl",
      1,
      {"$T/out/lora-000007 is a link"}},
+    {"mkdir $T/out; ln -s $T/none $T/out/my.lora; echo '{\"text\": \"a b\"}' >$T/a.jsonl;",
+     kText + "$T/a.jsonl --name my.lora",
+     1,
+     {"$T/out/my.lora is a link"}},
+    {"mkdir -p $T/out/all $T/x; ln -s $T/x $T/out/all/unet;",
+     kOut + "--train full --name all",
+     1,
+     {"out/all/unet is a"}},
 
     // Pictures and their folders.
     {"mkdir $D/2024_holiday;", kOut, 1, {"--dataset $D", "2024_holiday", "at most 1000"}},

@@ -31,6 +31,7 @@ bool is_there(const fs::path& path) {
 }
 
 constexpr std::array kFiles = {"config.toml", "index.html", "loss.png", "metrics.jsonl"};
+constexpr std::string_view kResultExtension = ".safetensors";
 constexpr const char* kCache = "cache";
 constexpr std::array kFolders = {kCache, "logs", "samples", "state"};
 
@@ -57,10 +58,9 @@ void check_writable(const fs::path& output) {
 
 // NAME or NAME-000100, with an extension or without.
 bool is_result(std::string_view file, std::string_view name) {
-  constexpr std::string_view kExtension = ".safetensors";
   if (!file.starts_with(name)) return false;
   file.remove_prefix(name.size());
-  if (file.ends_with(kExtension)) file.remove_suffix(kExtension.size());
+  if (file.ends_with(kResultExtension)) file.remove_suffix(kResultExtension.size());
   const bool digits = file.find_first_not_of("0123456789", 1) == file.npos;
   return file.empty() || (file.size() > 1 && file.front() == '-' && digits);
 }
@@ -131,10 +131,10 @@ bool is_link(const fs::path& path) {
   return fs::is_symlink(path, ignored);
 }
 
-// Whether the path is a link to a folder, or to nothing in the place of one. Links to files are replaced.
-bool leads_to_folder(const fs::path& path) {
+// Whether the path is a link to a folder, or to nothing where the run would make a folder. Links to files are replaced.
+bool leads_to_folder(const fs::path& path, bool makes_folder) {
   std::error_code ignored;
-  return is_link(path) && (fs::is_directory(path, ignored) || (!is_there(path) && path.extension().empty()));
+  return is_link(path) && (fs::is_directory(path, ignored) || (!is_there(path) && makes_folder));
 }
 
 void check_not_through(const TrainConfig& config, const fs::path& path, bool leads_away, const char* more = "") {
@@ -179,16 +179,17 @@ void check_links(const TrainConfig& config, const Checkpoint& model) {
       check_not_through(config, output / name, is_link(output / name),
                         std::string_view(name) == kCache ? "; --cache names a folder elsewhere" : "");
   check_not_through(config, output / "logs/samples", is_link(output / "logs/samples"));
-  for (const char* name : kFiles) check_not_through(config, output / name, leads_to_folder(output / name));
+  for (const char* name : kFiles) check_not_through(config, output / name, leads_to_folder(output / name, false));
   const bool are_folders = config.train != TrainMode::lora || kind_of(model) == ModelKind::text;
   for (const std::string& result : results(output, config.name)) {
-    const bool is_folder = fs::path(result).extension().empty();
-    if (is_folder == are_folders) check_not_through(config, output / result, leads_to_folder(output / result));
+    const bool is_folder = !result.ends_with(kResultExtension);  // a run's name may have dots
+    if (is_folder == are_folders)
+      check_not_through(config, output / result, leads_to_folder(output / result, is_folder));
     if (!is_folder || !are_folders) continue;
     std::error_code error;
     for (fs::recursive_directory_iterator entry(output / result, error), end; !error && entry != end;
          entry.increment(error))
-      check_not_through(config, entry->path(), leads_to_folder(entry->path()));
+      check_not_through(config, entry->path(), leads_to_folder(entry->path(), entry->path().extension().empty()));
   }
 }
 
