@@ -194,8 +194,13 @@ std::string savings(const TrainConfig& config, const Checkpoint& model, const Me
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
                         readable_bytes(saved(a)));
   if (!found.empty() && saved(found.front()) >= missing) return text;
-  return fmt::format("{}{}a lower {} would need less", text, text.empty() ? "" : "; ",
-                     kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
+  const std::string before = text.empty() ? "" : text + "; ";
+  // Without pictures or text at all this would be left.
+  const size_t kept = plan.weights + plan.adapter + plan.optimizer;
+  if (is_material(plan.taken - std::min(plan.taken, kept), missing))
+    return fmt::format("{}a lower {} would need less", before,
+                       kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
+  return before + "expected a smaller model, or a device with more memory";
 }
 
 void check_host(const MemoryPlan& plan, const std::optional<HostLimit>& host) {
