@@ -66,6 +66,28 @@ TEST(ConvertAdapter, ThereAndBack) {
   }
 }
 
+// A model that no names or shapes tell is the one that the file itself names, if its modules fit that.
+TEST(ConvertAdapter, TheFileMayNameItsModel) {
+  const TemporaryDirectory folder;
+  const std::string lora = (folder / "a.safetensors").string(), to = (folder / "b.safetensors").string();
+  write_lora(lora);
+  const std::map<std::string, Tensor> tensors = tensors_of(lora);
+  const std::string convert = "convert --lora '" + lora + "' --to diffusers --overwrite --output '" + to + "'";
+  for (const std::map<std::string, std::string>& metadata : {std::map<std::string, std::string>{},
+                                                             {{"ss_sd_model_name", ""}},
+                                                             {{"ss_sd_model_name", "my.safetensors"}},
+                                                             {{"ss_sd_model_name", "tiny"}},
+                                                             {{"ss_sd_model_name", "flux-dev"}}}) {
+    save_safetensors(lora, tensors, metadata);
+    const Outcome outcome = run_wick(convert);
+    expect_one_line(outcome, {"--model"});
+    EXPECT_EQ(outcome.code, 1);
+  }
+  save_safetensors(lora, tensors, {{"ss_sd_model_name", "tiny-flux"}});
+  run_well(convert);
+  EXPECT_FALSE(tensors_of(to).empty());
+}
+
 TEST(ConvertAdapter, ResizesWithoutTheModel) {
   const TemporaryDirectory folder;
   write_lora(folder / "l.safetensors");
