@@ -83,8 +83,8 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     check(o.few > 0 && o.few < o.steps && o.repeats > 0,
-          "--few {}: a step is told by pictures of fewer steps than --steps {}; give at least 1, and less than those",
-          o.few, o.steps);
+          "--few {}: expected at least 1 step and fewer than --steps {}; the time of a step is their difference", o.few,
+          o.steps);
     measure(o);
   } catch (const Error& e) {
     fmt::print(stderr, "bench_draw: {}\n", e.what());

@@ -67,7 +67,7 @@ Llama load(const Options& o, Adapter* adapter = nullptr) {
   return model;
 }
 
-// Of the embeddings, which stay bf16 beside rows of codes.
+// The dtype of the embeddings. They stay bf16 where the matrices are rows of codes.
 size_t table_bytes(const LlamaConfig& c, DType dtype) {
   return size_t(c.vocab * row_bytes(has_row_format(dtype) ? DType::bf16 : dtype, c.hidden));
 }

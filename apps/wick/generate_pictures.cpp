@@ -56,7 +56,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Of so many steps that are left; empty before it is known from several.
+  // The rate, and the time that `left` more steps take. Empty until several steps have been timed.
   std::string time_in_words(int64_t left) const {
     constexpr int64_t kFewest = 4;
     if (done_ < kFewest && left > 0) return {};

@@ -140,8 +140,8 @@ void PictureFlags::add_guidance(Adder& add) {
              0, 1, [this] { return cfg_rescale != 0; });
   add.number("--guidance", guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
   add.number("--skip-layer-guidance", skip.scale,
-             "SD3: leads away from what the model predicts without --skip-layers, at --cfg 1 too; 0: does not [0]", 0,
-             100, skips);
+             "SD3: scale of the skip-layer guidance of --skip-layers. It acts at --cfg 1 too. 0: none [0]", 0, 100,
+             skips);
   add.carried(add.command().add_option("--skip-layers", skip.layers, "Layers that it leaves out [7,8,9]"), skip.layers,
               {.is_used = skips})
       ->type_name("INT,...")

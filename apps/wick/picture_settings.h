@@ -65,7 +65,7 @@ class PictureSettings {
   // Says on standard error what is not repeated.
   void print_notes() const;
 
-  // Whether the prompts are those of a picture that another program drew; the notes tell what it interprets in them.
+  // Whether another program drew the picture and its prompts are repeated. The notes then name that program's syntax.
   bool has_foreign_prompts() const;
 
   // The texts of a picture that is drawn now, with these LoRAs, whose hashes they tell too.

@@ -36,7 +36,7 @@ InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dt
                    device_kind(backend.name(), architecture_of(backend.name())), blocks);
 }
 
-// What would help: `quantized` bytes are taken with smaller weights.
+// The flags that would help. With quantised weights the run would take `quantized` bytes.
 std::string advice_for(const InferencePlan& plan, size_t quantized, size_t free) {
   const size_t missing = plan.total() - free, saved = plan.total() - std::min(plan.total(), quantized);
   std::vector<std::string> all;

@@ -139,9 +139,9 @@ CLI::Validator integer_in(int64_t min, int64_t max) {
       text = fmt::format("{}", *value);
       return {};
     }
-    // A bound that no one is likely to reach is told to those who are beyond it.
+    // The message names a very large bound only if the number exceeds it.
     const bool bounded =
-        max < std::numeric_limits<int32_t>::max() || parse<double>(text).value_or(double(min)) > double(max);
+        max < std::numeric_limits<int32_t>::max() || parse<double>(text).value_or(double(min)) >= double(max);
     return fmt::format("expected an integer {}, found '{}'",
                        bounded ? fmt::format("from {} to {}", min, max) : fmt::format("of at least {}", min), text);
   });
@@ -186,7 +186,7 @@ void set_dtypes(CLI::Option* option, const std::vector<std::string>& names) {
     text = own_dtype_name(text);
     return {};
   };
-  // CLI11 puts what is transformed first in front of what is checked.
+  // CLI11 runs the transformation before the check.
   option->type_name(fmt::format("{}", fmt::join(names, "|")))->check(one_of(names))->transform(validator(rename));
 }
 

@@ -44,7 +44,7 @@ std::optional<T> parsed(std::string_view text) {
   return value;
 }
 
-// A bound that no one is likely to reach is told to those who are beyond it.
+// The message names a very large bound only if the number exceeds it.
 std::string limits(const OptionTraits& t, const std::string& found) {
   constexpr double kEndOfInt64 = 0x1p63;
   const std::optional<double> size = parsed<double>(found);
