@@ -3,6 +3,7 @@
 #include "wick/backend/cpu/parallel.h"
 
 #include <hwy/targets.h>
+#include "backend/few_tokens.h"
 #include "backend/probe.h"
 #include "wick/backend/cpu/blocks.h"
 
@@ -168,34 +169,8 @@ TEST(Blocks, FewTokensOf16BitsAreExact) {
         // Rows that start at multiples of 256 elements, as the few-rows kernel wants them.
         const Tensor w = is_block(dtype) ? random_blocks({n, k}, dtype, between(0, 1) * 256 / block_of(dtype).elements)
                                          : random({n, k}, Layout::packed, dtype);
-        const Tensor x = random({m, k}, Layout::packed, activations), bias = between(0, 1) ? random({n}) : Tensor();
-        const Tensor y = poisoned({m, n}, between(0, 1) ? Layout::packed : Layout::gapped, activations);
-        const Tensor residual = between(0, 1) ? random({m, n}, Layout::gapped, activations) : Tensor();
-        const int64_t bad = between(0, m - 1);  // this token shows nowhere else
-        if (m > 1) x.data<uint16_t>()[bad * k + 77] = 0x7fff;
-        backend().linear(y, x, w, bias, residual);
-        const Doubles a = doubles(x), b = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
-        const Doubles start = residual ? doubles(residual) : Doubles(size_t(m * n), 0.0);
-        const std::vector<float> got = y.to_vector();
-        const double roundoff = unit_roundoff(activations);
         const bool exact = m <= (is_block(dtype) ? 32 : 8) && !std::getenv("WICK_CUDA_CAPABILITY");
-        for (int64_t i = 0; i < m * n; ++i) {
-          if (m > 1 && i / n == bad) {
-            ASSERT_TRUE(std::isnan(got[size_t(i)])) << name_of(dtype) << " token " << bad;
-            continue;
-          }
-          const double begin = start[size_t(i)];
-          double sum = shift[size_t(i % n)] + begin, sizes = std::abs(shift[size_t(i % n)]) + std::abs(begin);
-          for (size_t j = 0; j < size_t(k); ++j) {
-            const double product = a[size_t(i / n * k) + j] * b[size_t(i % n * k) + j];
-            sum += product;
-            sizes += std::abs(product);
-          }
-          const double rounding = roundoff * std::abs(sum) + (exact ? 0 : roundoff * sizes);
-          ASSERT_LE(std::abs(got[size_t(i)] - sum), kEps * double(k) * sizes + rounding + 0x1p-24)
-              << name_of(dtype) << " of " << name_of(activations) << ", " << m << " x " << n << " x " << k << ", token "
-              << i / n << " column " << i % n << ": got " << got[size_t(i)] << ", want " << sum;
-        }
+        FewTokens(m, w, activations).expect_product(exact, 0);
       }
 }
 

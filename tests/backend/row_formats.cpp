@@ -1,6 +1,7 @@
 // Quantised rows on a backend: the bits of core/row_formats.h, and products that are those of the decoded weight.
 #include "wick/core/row_formats.h"
 
+#include "backend/few_tokens.h"
 #include "backend/probe.h"
 
 namespace wick {
@@ -129,35 +130,8 @@ TEST(RowFormats, FewTokensAreAsExactAsTheirCodes) {
         const int64_t n = is_wide ? between(6400, 7000) : between(1, 70);
         const int64_t run = row_format(dtype).run, unit = run > 0 ? run : between(0, 3) ? 8 : 1;
         const int64_t k = unit * between(1, (is_wide ? 512 : m == 1 ? 9000 : 4000) / unit);
-        const Tensor w = weight_of_few_rows(n, k, dtype), x = random({m, k}, Layout::packed, activations);
-        const Tensor bias = between(0, 1) ? random({n}) : Tensor();
-        const Tensor residual = between(0, 1) ? random({m, n}, Layout::gapped, activations) : Tensor();
-        const Tensor y = poisoned({m, n}, between(0, 1) ? Layout::packed : Layout::gapped, activations);
-        const int64_t bad = between(0, m - 1);  // this token shows nowhere else
-        if (m > 1) x.data<uint16_t>()[bad * k + between(0, k - 1)] = 0x7fff;
-        backend().linear(y, x, w, bias, residual);
-        const Doubles a = doubles(x), b = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
-        const Doubles start = residual ? doubles(residual) : Doubles(size_t(m * n), 0.0);
-        const std::vector<float> got = y.to_vector();
         const bool exact = m <= 32 && k % 8 == 0 && row_format(dtype).bits == 8 && !std::getenv("WICK_CUDA_CAPABILITY");
-        for (int64_t i = 0; i < m * n; ++i) {
-          if (m > 1 && i / n == bad) {
-            ASSERT_TRUE(std::isnan(got[size_t(i)])) << name_of(dtype) << " token " << bad;
-            continue;
-          }
-          const double begin = start[size_t(i)];
-          double sum = shift[size_t(i % n)] + begin, sizes = std::abs(shift[size_t(i % n)]) + std::abs(begin);
-          for (size_t j = 0; j < size_t(k); ++j) {
-            const double product = a[size_t(i / n * k) + j] * b[size_t(i % n * k) + j];
-            sum += product;
-            sizes += std::abs(product);
-          }
-          const double roundoff = unit_roundoff(activations);
-          const double rounding = roundoff * std::abs(sum) + (exact ? 0 : roundoff * sizes);
-          ASSERT_LE(std::abs(got[size_t(i)] - sum), kEps * double(k + 8) * sizes + rounding + 0x1p-24)
-              << name_of(dtype) << " of " << name_of(activations) << ", " << m << " x " << n << " x " << k << ", token "
-              << i / n << " column " << i % n << ": got " << got[size_t(i)] << ", want " << sum;
-        }
+        FewTokens(m, weight_of_few_rows(n, k, dtype), activations).expect_product(exact, 8);  // 8: of the scales
       }
 }
 

@@ -292,21 +292,23 @@ def fused(name, kind, folder, inputs, table, modules):
     finish(name, folder, "transformer", inputs, run_transformer(model, inputs), lora="adapter.safetensors")
 
 
-def peft_unet(name, config):
-    """LoRA by add_adapter() of diffusers, the others by get_peft_model()."""
-    by_diffusers = isinstance(config, LoraConfig)
+def saved_and_loaded(name, config, fresh):
+    """A model with the config's adapter, which has been saved and loaded again: by diffusers where it is LoRA or DoRA, else by peft."""
     seeded(name)
     shutil.rmtree(OUT / name, ignore_errors=True)
-    unet = fresh_unet()
-    if by_diffusers:
-        unet.add_adapter(config)
-        disturb_peft(unet, name).save_lora_adapter(OUT / name)
-        unet = fresh_unet()
-        unet.load_lora_adapter(OUT / name, prefix=None, low_cpu_mem_usage=False, weight_name="pytorch_lora_weights.safetensors")
-    else:
-        disturb_peft(get_peft_model(unet, config), name).save_pretrained(OUT / name)
-        unet = PeftModel.from_pretrained(fresh_unet(), OUT / name)
-    finish(name, "sdxl", "unet", UNET_INPUTS, run_unet(unet.eval()))
+    model = fresh()
+    if not isinstance(config, LoraConfig):
+        disturb_peft(get_peft_model(model, config), name).save_pretrained(OUT / name)
+        return PeftModel.from_pretrained(fresh(), OUT / name).eval()
+    model.add_adapter(config)
+    disturb_peft(model, name).save_lora_adapter(OUT / name)
+    model = fresh()
+    model.load_lora_adapter(OUT / name, prefix=None, low_cpu_mem_usage=False, weight_name="pytorch_lora_weights.safetensors")
+    return model.eval()
+
+
+def peft_unet(name, config):
+    finish(name, "sdxl", "unet", UNET_INPUTS, run_unet(saved_and_loaded(name, config, fresh_unet)))
 
 
 def unet_cases():
@@ -361,22 +363,11 @@ def flux_biases():
 
 
 def peft_transformer(name, kind, folder, inputs, config, grad=None):
-    """All parts of fused layers, by diffusers where the kind is LoRA or DoRA, else by peft; gradients on `folder`'s case `grad`."""
-    by_diffusers = isinstance(config, LoraConfig)
+    """All parts of fused layers; gradients on `folder`'s case `grad`."""
     fresh = lambda: kind.from_pretrained(ROOT / folder / "transformer").eval().requires_grad_(False)
-    seeded(name)
-    shutil.rmtree(OUT / name, ignore_errors=True)
-    model = fresh()
-    if by_diffusers:
-        model.add_adapter(config)
-        disturb_peft(model, name).save_lora_adapter(OUT / name)
-        model = fresh()
-        model.load_lora_adapter(OUT / name, prefix=None, low_cpu_mem_usage=False, weight_name="pytorch_lora_weights.safetensors")
-    else:
-        disturb_peft(get_peft_model(model, config), name).save_pretrained(OUT / name)
-        model = PeftModel.from_pretrained(fresh(), OUT / name)
+    model = saved_and_loaded(name, config, fresh)
     finish(name, folder, "transformer", f"{folder}/{inputs}.in.safetensors",
-           run_transformer(model.eval(), f"{folder}/{inputs}.in.safetensors"))
+           run_transformer(model, f"{folder}/{inputs}.in.safetensors"))
     if not grad:
         return
     x = load(ROOT / folder / f"{grad}.in.safetensors")
