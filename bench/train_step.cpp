@@ -121,7 +121,7 @@ void report(const Options& o, const TrainingStep& step, const std::vector<double
       "\"graph\": {}, \"lora_parameters\": {}, \"steps\": {}, \"median_ms\": {:.3f}, \"min_ms\": {:.3f}, \"max_ms\": "
       "{:.3f}, "
       "\"peak_rss_mib\": {}, \"peak_tensors_mib\": {}, \"reserved_mib\": {}}}\n",
-      (o.model / "").parent_path().filename().string(), step.memory().backend->name(), o.bf16 ? "bfloat16" : "float32",
+      (o.model / "").parent_path().filename().string(), step.memory().backend().name(), o.bf16 ? "bfloat16" : "float32",
       thread_count(), o.batch, o.height, o.width, o.adapter, o.rank, o.checkpoint, !o.no_graph, step.lora_parameters(),
       o.steps, bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
       usage.ru_maxrss / 1024, memory.peak >> 20, memory.reserved >> 20);

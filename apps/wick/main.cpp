@@ -6,22 +6,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 
-#include "command_line.h"
-#include "environment.h"
 #include "program.h"
-#include "wick/core/error.h"
 
 namespace {
-
-// Before other files' initialisers, which read the environment too and from which no Error would be caught.
-[[gnu::constructor(101)]] void check_environment_first() {
-  try {
-    wick::cli::check_environment();
-  } catch (const wick::UsageError& e) {
-    std::_Exit(wick::cli::report(wick::cli::kWrongUsage, e.what()));
-  }
-}
 
 // If the program was started without a standard stream, the first file opened would get its number, and be written to
 // or read in its place. The stand-in for it reads as empty and fails to be written.

@@ -14,6 +14,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "environment.h"
 #include "wick/core/error.h"
 
 namespace wick::cli {
@@ -35,6 +36,7 @@ int run_program(int argc, char** argv) {
   CLI::App app{"", "wick"};
   set_up(app);
   try {
+    check_environment();
     app.parse(words_of(app, argc, argv));
     if (app.get_subcommands().empty())
       return report(kWrongUsage, fmt::format("expected a command: {} (wick --help lists them)",

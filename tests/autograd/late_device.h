@@ -13,7 +13,7 @@ namespace wick::test {
 // garbage.
 class LateDevice final : public Memory {
  public:
-  LateDevice() { backend = &cpu_backend(); }
+  LateDevice() { set_backend(cpu_backend()); }
   void* allocate(size_t bytes) override { return host_memory().allocate(bytes); }
   void release(void* data, size_t bytes) noexcept override { host_memory().release(data, bytes); }
   bool on_host() const override { return true; }

@@ -12,7 +12,7 @@ namespace {
 // Whatever is replayed reads its inputs' values of that time.
 TEST(Recorder, ComputesWithTheCurrentInputs) {
   Memory& memory = test::memory();
-  Recorder recorder(*memory.backend);
+  Recorder recorder(memory.backend());
   Rng rng(5);
   const Tensor sum = zeros({7, 3}, DType::f32, memory);
   for (int turn = 0; turn < 4; ++turn)
@@ -22,7 +22,7 @@ TEST(Recorder, ComputesWithTheCurrentInputs) {
                                   {"b", random_normal({rows, 3}, rng).to(memory)}};
         const auto body = [&](const NamedTensors& in) {
           const Tensor product = in["a"] * in["b"];
-          memory.backend->copy(sum.view(), (doubles ? product + product : product).view());
+          memory.backend().copy(sum.view(), (doubles ? product + product : product).view());
         };
         recorder.run(doubles ? "doubled" : "product", inputs, body);
         const std::vector<float> a = inputs["a"].to_vector(), b = inputs["b"].to_vector(), found = sum.to_vector();
@@ -33,13 +33,13 @@ TEST(Recorder, ComputesWithTheCurrentInputs) {
 
 TEST(Recorder, ForgetsWhatIsOldest) {
   Memory& memory = test::memory();
-  Recorder recorder(*memory.backend);
+  Recorder recorder(memory.backend());
   const Tensor last = zeros({1}, DType::f32, memory);
   for (int turn = 0; turn < 3; ++turn)
     for (int64_t rows = 1; rows <= 40; ++rows) {
       const NamedTensors inputs{{"x", full({rows}, float(turn + rows), DType::f32, memory)}};
       recorder.run("", inputs, [&](const NamedTensors& in) {
-        memory.backend->copy(last.view(), slice(in["x"] + 1.0f, 0, rows - 1, rows).view());
+        memory.backend().copy(last.view(), slice(in["x"] + 1.0f, 0, rows - 1, rows).view());
       });
       EXPECT_EQ(last.item(), float(turn + rows + 1));
     }

@@ -8,7 +8,7 @@ namespace wick {
 namespace {
 // Host tensors find their backend from the first line of main on. This line stands here, not in cpu.cpp, because a
 // linker takes from a static library only objects that are referred to, and every op refers to the tape.
-[[maybe_unused]] const Backend& created_before_main = cpu_backend();
+[[maybe_unused]] const bool host_has_backend = (host_memory().create_backend_by(cpu_backend), true);
 
 thread_local Tape* active_tape = nullptr;
 

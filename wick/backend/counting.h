@@ -86,7 +86,7 @@ class CountingMemory final : public Memory {
 
 class CountingBackend final : public Backend {
  public:
-  explicit CountingBackend(const DeviceKind& kind) : kind_(kind), memory_(kind) { memory_.backend = this; }
+  explicit CountingBackend(const DeviceKind& kind) : kind_(kind), memory_(kind) { memory_.set_backend(*this); }
 
   std::string_view name() const override { return kind_.name; }
   CountingMemory& memory() override { return memory_; }

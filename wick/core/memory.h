@@ -118,7 +118,10 @@ class Memory {
   void hold(Purpose purpose, size_t bytes) { held_[size_t(purpose)] += bytes; }  // called by Tensor alone
   void let_go(Purpose purpose, size_t bytes) noexcept { held_[size_t(purpose)] -= bytes; }
 
-  Backend* backend = nullptr;  // computes on this memory; set when the backend is created
+  // The backend that computes on this memory. The CPU's is created by its first use, which may throw.
+  Backend& backend() const { return create_backend_ ? create_backend_() : *backend_; }
+  void set_backend(Backend& backend) { backend_ = &backend; }
+  void create_backend_by(Backend& (*create)()) { create_backend_ = create; }
 
  protected:
   void count(size_t bytes);
@@ -128,6 +131,8 @@ class Memory {
   std::atomic<size_t> in_use_{0}, peak_{0};
   std::array<std::atomic<size_t>, kPurposes> held_{};
   std::vector<Mover*> movers_;
+  Backend* backend_ = nullptr;
+  Backend& (*create_backend_)() = nullptr;
 };
 
 // While it lives, allocations come from the arena.

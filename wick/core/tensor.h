@@ -55,7 +55,7 @@ class Tensor {
   DType dtype() const { return view_.dtype; }
   bool contiguous() const { return view_.contiguous(); }
   Memory& memory() const;
-  Backend& backend() const { return *memory().backend; }
+  Backend& backend() const { return memory().backend(); }
 
   bool is_sole() const { return storage_.use_count() == 1; }  // no other tensor shares its storage
 

@@ -13,7 +13,7 @@ bool is_finite(const Tensor& tensor) {
   if (!tensor) return true;
   Memory& memory = tensor.memory();
   const Tensor total = Tensor::empty({1}, DType::f32, memory), once = contiguous(cast(tensor.detached(), DType::f32));
-  memory.backend->sum_of_squares(total, {once});
+  memory.backend().sum_of_squares(total, {once});
   if (std::isfinite(total.item())) return true;
   // Large numbers overflow when squared without being infinite themselves.
   const std::vector<float> values = once.to_vector();

@@ -253,7 +253,7 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
 TextToImage::Canvas& TextToImage::canvas(const NamedTensors& parts, const Shape& latents, size_t kept) {
   const std::string key = fmt::format("{} {}{}", latents, kept, shapes_of(parts));
   if (canvases_.size() >= kMostKept && !canvases_.contains(key)) canvases_.clear();
-  Backend& backend = *model_.memory().backend;
+  Backend& backend = model_.memory().backend();
   const auto [found, is_new] = canvases_.try_emplace(key, Canvas{{}, {}, Recorder(backend)});
   Canvas& canvas = found->second;
   for (const auto& [name, value] : parts) {

@@ -29,7 +29,7 @@ CudaBackend::CudaBackend(int device) : device_(device), name_(fmt::format("cuda:
   shared_bytes_ = int(properties.sharedMemPerMultiprocessor);
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   pool_ = std::make_unique<Pool>(device, stream_);
-  pool_->backend = this;
+  pool_->set_backend(*this);
   Cublas::open_early();  // while weights are read
 }
 
