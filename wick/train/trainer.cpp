@@ -386,7 +386,7 @@ class Run {
     progress_.say(fmt::format("Training {} on {}; {}{}.", model.string(), job_->describe(), steps_in_words(),
                               resumed_ ? fmt::format(", going on after step {}", resumed_->state().step) : ""));
     progress_.say(
-        fmt::format("The result will be {}; {} shows how the run goes. The time that is left is told after some steps.",
+        fmt::format("The result will be {}; {} shows how the run goes. The time left is shown after some steps.",
                     result_path().string(), (output_ / "index.html").string()));
   }
 
