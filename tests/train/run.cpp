@@ -323,6 +323,12 @@ TEST_F(RunTest, EpochsAreSavedAndTheNewestAreKept) {
   EXPECT_EQ(result("newest"), result("all"));
   ASSERT_EQ(train("timely", {"--save-every", "0", "--save-every-minutes", "1e-9", "--keep-last", "3"}).code, 0);
   EXPECT_EQ(saved("timely"), "345") << "the end is saved as the result";
+
+  // A kill may come between a save and the removal of older results, and no other save behind it.
+  ASSERT_EQ(train("cut", {"--steps", "4", "--save-every", "1"}).code, 0);
+  EXPECT_EQ(saved("cut"), "1234");
+  ASSERT_EQ(train("cut", {"--save-every", "0", "--keep-last", "2", "--resume"}).code, 0);
+  EXPECT_EQ(saved("cut"), "34");
 }
 
 TEST_F(RunTest, RatesGoByPatternAndScheduleByShare) {

@@ -473,6 +473,7 @@ class Run {
     expect_times();
     if (from_first([&] { return fs::exists(job_->last_file(result_at(step_))) ? "saved" : ""; }) == "saved")
       saved_step_ = step_;
+    if (resumed_ && is_first()) remove_older_results(config_);  // a kill may have come before
     if (is_previewed(step_) && step_ < config_.steps) make_previews();
     while (step_ < config_.steps) {
       begin_step();
