@@ -550,6 +550,7 @@ TEST(WrongInputs, AFullDiskIsOneLine) {
 
 // A limit of open files is told as what it is, and no file is blamed.
 TEST(WrongInputs, ALimitOfOpenFilesIsOneLine) {
+  int told = 0;
   for (int files = 4; files <= 12; ++files) {
     const TemporaryDirectory folder;
     const std::string train = "train --model tiny --device cpu --steps 1 --resolution 64 --dataset " +
@@ -557,6 +558,7 @@ TEST(WrongInputs, ALimitOfOpenFilesIsOneLine) {
                               (folder / "out").string();
     const Outcome outcome = run_wick(train, "ulimit -n " + std::to_string(files) + ";");
     SCOPED_TRACE(files);
+    if (outcome.code == 127) continue;  // files that this test inherited left the loader none for a library
     if (outcome.code == 0) {
       EXPECT_EQ(outcome.err.find("damaged"), std::string::npos) << outcome.err;
       continue;
@@ -566,7 +568,9 @@ TEST(WrongInputs, ALimitOfOpenFilesIsOneLine) {
     ASSERT_NE(last, std::string::npos) << outcome.err;
     EXPECT_NE(outcome.err.find("oo many open files", last), std::string::npos) << outcome.err;
     EXPECT_EQ(outcome.err.find("free some space"), std::string::npos) << outcome.err;
+    ++told;
   }
+  EXPECT_GE(told, 1);
 }
 
 // Sizes in configurations that no model has end at once, and a LoRA of rank 0 is told as damaged.
