@@ -242,7 +242,7 @@ TEST_F(PictureSettings, PicturesOfTheWebUiAreRepeated) {
   EXPECT_EQ(read_image(folder / "out.png").rgb, read_image(folder / "same.png").rgb);
 }
 
-// "all else is repeated" is told only where it is true.
+// The message says "all else is repeated" only if Wick repeats all else.
 TEST_F(PictureSettings, WhatTheWebUiInterpretsInAPromptIsTold) {
   const std::string end = "\nSteps: 1, Sampler: Euler, CFG scale: 4, Seed: 1, Size: 64x48";
   const auto told = [&](const std::string& prompt) {

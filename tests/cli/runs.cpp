@@ -349,7 +349,7 @@ TEST(Runs, ATriggerWordIsInPreviewsToo) {
   EXPECT_EQ(read_plain(folder / "out/index.html").find("a [trigger]"), std::string::npos);
 }
 
-// What a beginner looks for comes before the details: the model, the data, the steps and the place of the result.
+// The first lines name the model, the data, the steps and the result's path. Details follow.
 TEST(Runs, BeginWithWhatTheyAreAbout) {
   const Folder folder;
   const Outcome outcome = run_wick(folder.filled(kOut));

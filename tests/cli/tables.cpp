@@ -1,5 +1,5 @@
-// Every row of every table by which names become settings, kinds, models or variables: a row that names what is not
-// there would end a user's run instead of this test.
+// Walks all tables that map names to settings, kinds, models or variables. A row with an unknown target fails here, not
+// in a user's run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,7 +94,7 @@ TEST(Tables, KohyasKeysAreRead) {
   }
 }
 
-// What kohya's GUI writes into every file for FLUX.
+// kohya's GUI writes these keys into every option file for FLUX.
 TEST(Tables, KohyasKeysOfT5AreSettings) {
   const TemporaryDirectory folder;
   write_plain(folder / "k.toml",
@@ -158,7 +158,7 @@ TEST(Tables, SettingsAreReadFromAnyValue) {
   }
 }
 
-// Of settings with a choice, each name is what it is written as again.
+// A setting with a choice writes each value by the name that it was read from.
 TEST(Tables, ChoicesOfSettings) {
   size_t choices = 0;
   for (const TrainOption& option : train_options()) {
@@ -194,7 +194,7 @@ TEST(Tables, KindsOfAdaptersKnowTheirKeys) {
       EXPECT_FALSE(factor.suffixes.empty()) << factor.name;
       for (const std::string_view suffix : factor.suffixes) {
         const std::string key = "module" + std::string(suffix);
-        // Some kinds are told by the keys beside, and some by there being none.
+        // The other keys of a module decide some kinds; other kinds need the key to be alone.
         auto found = parse_adapter_key(key, [&](const std::string& other) { return other == key; });
         if (!found) found = parse_adapter_key(key, [](const std::string&) { return true; });
         ASSERT_TRUE(found) << key;

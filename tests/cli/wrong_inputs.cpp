@@ -548,7 +548,7 @@ TEST(WrongInputs, AFullDiskIsOneLine) {
     expect_one_line(run_wick(command + " >/dev/full", "echo hello |"), {"standard output"});
 }
 
-// A limit of open files is told as what it is, and no file is blamed.
+// The message names the limit of open files as the cause. It does not call a file damaged or the disk full.
 TEST(WrongInputs, ALimitOfOpenFilesIsOneLine) {
   int told = 0;
   for (int files = 4; files <= 12; ++files) {
@@ -573,7 +573,7 @@ TEST(WrongInputs, ALimitOfOpenFilesIsOneLine) {
   EXPECT_GE(told, 1);
 }
 
-// Sizes in configurations that no model has end at once, and a LoRA of rank 0 is told as damaged.
+// A size in a configuration that no model has ends the command at once. A LoRA of rank 0 counts as damaged.
 TEST(WrongInputs, SizesThatNoModelHas) {
   const TemporaryDirectory folder;
   const std::filesystem::path model = folder / "model";

@@ -1,5 +1,5 @@
-// What `wick inspect` tells of other programs for each kind of adapter (pipelines/adapter_programs.h, which
-// tools/interop/kinds.py proves).
+// How `wick inspect` reports other programs for each kind of adapter. The table is pipelines/adapter_programs.h;
+// tools/interop/kinds.py checks it against those programs.
 #include "wick/pipelines/adapter_report.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ std::map<std::string, std::string> all_told(const Tensors& tensors, const std::s
 struct KindCase {
   const char* name;
   Tensors tensors;  // by suffixes
-  // What is told of programs that have the names.
+  // The report on programs that read these names.
   std::string comfyui, sd_scripts, forge, a1111, diffusers;
 };
 

@@ -395,7 +395,7 @@ TEST_F(QuantizedFiles, AllMatricesAreScaledForOldAndNewComfyUI) {
   }
 }
 
-// What a user is told before the work begins.
+// The message that the command prints before it starts.
 TEST_F(QuantizedFiles, ReadersAreToldOfEachLayout) {
   const auto expect = [](const fs::path& from, const QuantizedOptions& options, const std::string& words) {
     EXPECT_NE(quantized_readers(from, options).find(words), std::string::npos) << quantized_readers(from, options);

@@ -67,9 +67,9 @@ TEST_F(Sd3Pipeline, AgreesWithDiffusers) {
   }
 }
 
-// Where the negative prompt is the prompt, classifier-free guidance of any scale changes nothing, so that --cfg 1 is
-// told by what diffusers draws with guidance (above): skip-layer guidance acts there too, as in ComfyUI; diffusers
-// leaves it out.
+// If the negative prompt equals the prompt, classifier-free guidance of any scale changes nothing. So --cfg 1 should
+// give the picture that diffusers draws with guidance (above). Skip-layer guidance acts at --cfg 1 too, as in ComfyUI;
+// diffusers leaves it out there.
 TEST_F(Sd3Pipeline, SkipLayerGuidanceActsWithoutClassifierFreeGuidance) {
   const auto model = folder.open({.tokens = tokens});
   TextToImage text_to_image(*model);

@@ -49,7 +49,7 @@ TEST(TrainConfig, WrongNumbersAreRefused) {
   expect_error([&] { set("lr_schedule", "cosinus"); }, {"--lr-schedule", "constant, linear, cosine", "cosinus"});
 }
 
-// A bound that no one is likely to reach is told to those who are beyond it.
+// The message names a very large bound only if the number exceeds it.
 TEST(TrainConfig, NumbersBeyondTheirRangeAreToldIt) {
   for (const char* word : {"18446744073709551615", "9223372036854775808", "1e30"})
     expect_error([&] { set("seed", word); }, {"--seed", "from 0 to 9223372036854775807", word});

@@ -124,7 +124,7 @@ TEST(MemoryChoice, BatchesThatFit) {
   EXPECT_LT(chosen((total(1) + device_kind("cpu").context) / 2, "auto"), 4);
 }
 
-// Several sizes share their plans, and are told what each would be told alone.
+// Several sizes share their plans. Each gets the same answer as alone.
 TEST(MemoryChoice, SeveralSizesShareTheirPlans) {
   const DeviceKind kind = device_kind("cuda");
   const size_t whole = plan_memory(config(1), kModel, kind).total();

@@ -1,4 +1,4 @@
-// The rest of a run is told once the steps allow it, and then is right within a third.
+// The estimate of the time left appears after enough steps. It is then correct within a third.
 #include "wick/train/time_left.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST(TimeLeft, ABusyMachine) {
   EXPECT_LE(told.wrong, told.count / 100) << "three deviations";
 }
 
-// Before their mean is known within a ninth none is told, however long that takes.
+// There is no estimate until the standard error of the mean is below a ninth of the mean.
 TEST(TimeLeft, NoneIsToldWhereStepsDifferTooMuch) {
   TimeLeft clock(100);
   for (int64_t i = 1; i <= 40; ++i) {

@@ -13,7 +13,7 @@
 
 namespace wick {
 
-// Names by the reason for which they are left out; each reason is told in one line.
+// Names of the files that are left out, by reason. A run prints one line for each reason.
 class LeftOut {
  public:
   enum class Reason { hidden, caption, image, other, folder, mask };

@@ -1,8 +1,8 @@
 // How long the rest of a run takes, from the steps that it did.
 //
 // The first steps are warm-up (caches, graphs, the clock of the processor) and do not count. The others are averaged
-// over the most recent ones: the mean, since the time of many steps is their sum. An estimate is told once its standard
-// error allows a third at three deviations. Where the newest steps differ clearly from those before them (another
+// over the most recent ones: the mean, since the time of many steps is their sum. There is an estimate once three
+// standard errors are below a third of it. Where the newest steps differ clearly from those before them (another
 // program began or ended), the older ones are dropped.
 #pragma once
 
