@@ -210,7 +210,8 @@ void rename_others(const AdapterFile& file, const AdapterModules& modules, Adapt
       bases.push_back(key), paths.push_back(module->path);
       continue;
     }
-    const auto same = std::ranges::find_if(names, [&](const ModuleName* n) { return is_same(n->rows, name->rows); });
+    const auto same =
+        std::ranges::find_if(names, [&rows = name->rows](const ModuleName* n) { return is_same(n->rows, rows); });
     check(same != names.end(),
           "{}: {} is on other rows than a module of --to {} has, and only plain LoRAs can be split "
           "and joined",
@@ -383,8 +384,9 @@ namespace {
 
 void check_parts(const LoraFile& lora, const AdapterModules& modules) {
   for (const auto& [part, strength] : lora.parts)
-    check_usage(std::ranges::any_of(modules.all(), [&](const auto& m) { return m.path.starts_with(part + "."); }),
-                "--lora {}: {} has no part {} that adapters are on", lora.path.string(), modules.model(), quote(part));
+    check_usage(
+        std::ranges::any_of(modules.all(), [&part = part](const auto& m) { return m.path.starts_with(part + "."); }),
+        "--lora {}: {} has no part {} that adapters are on", lora.path.string(), modules.model(), quote(part));
 }
 
 // Throws Error if two base names stand for the same rows.

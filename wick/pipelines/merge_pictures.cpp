@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using Sink = SafetensorsGroup::Sink;
-using Network = std::shared_ptr<ChangedNetwork>;
+using SharedNetwork = std::shared_ptr<ChangedNetwork>;
 
 constexpr const char* kSafetensors = ".safetensors";
 
@@ -49,7 +49,7 @@ struct Rewritten {
   bool is_converted;  // to another type, whether or not its values change
 };
 
-void write_changed(const Network& network, const ChangedNetwork::Change& change, const SafetensorsFile& file,
+void write_changed(const SharedNetwork& network, const ChangedNetwork::Change& change, const SafetensorsFile& file,
                    const std::vector<Rewritten>& all, const Sink& sink) {
   const auto [before, after] = network->values(change);
   size_t entry = 0;
@@ -79,7 +79,7 @@ class Store {
 
   const fs::path& path() const { return path_; }
   bool is_changed() const { return !changes_.empty(); }
-  void add(const Network& network) {
+  void add(const SharedNetwork& network) {
     for (ChangedNetwork::Change& change : network->changes()) changes_.emplace_back(network, std::move(change));
   }
 
@@ -132,7 +132,7 @@ class Store {
   }
 
   // Those of its tensors that lie in this file.
-  SafetensorsGroup changed(const Network& network, const ChangedNetwork::Change& change,
+  SafetensorsGroup changed(const SharedNetwork& network, const ChangedNetwork::Change& change,
                            const SafetensorsFile& file) const {
     SafetensorsGroup group;
     std::vector<Rewritten> all;
@@ -185,7 +185,7 @@ class Store {
   std::optional<DType> dtype_;
   StoredTensors tensors_;
   std::map<fs::path, SafetensorsFile> files_;
-  std::vector<std::pair<Network, ChangedNetwork::Change>> changes_;
+  std::vector<std::pair<SharedNetwork, ChangedNetwork::Change>> changes_;
   std::optional<TensorSource> decoded_;
 };
 
@@ -205,7 +205,7 @@ class Merge {
     check_complete(lacking);
   }
 
-  const std::map<std::string, Network>& networks() const { return networks_; }  // by component
+  const std::map<std::string, SharedNetwork>& networks() const { return networks_; }  // by component
   int64_t modules() const { return modules_; }
 
  private:
@@ -272,7 +272,7 @@ class Merge {
   const Checkpoint& from_;
   const std::vector<LoraFile>& loras_;
   Adapter adapter_;
-  std::map<std::string, Network> networks_;
+  std::map<std::string, SharedNetwork> networks_;
   int64_t modules_ = 0;
 };
 
