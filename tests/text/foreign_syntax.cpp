@@ -20,6 +20,16 @@ TEST(ForeignSyntax, EachKindIsFound) {
                                                                  {"a (red hat: 1.3 )", "(red hat: 1.3 )"},
                                                                  {"((red)) fox", "((red))"},
                                                                  {"(a (red:0.5) fox)", "(red:0.5)"},
+                                                                 {"(a (red) fox:1.3)", "(a (red) fox:1.3)"},
+                                                                 {"(red:1e-1)", "(red:1e-1)"},
+                                                                 {"(red:.5)", "(red:.5)"},
+                                                                 {"\\(red:1.3\\)", "\\("},
+                                                                 {"fox_\\(animal)", "\\("},
+                                                                 {"a \\\\(red", "\\("},
+                                                                 {"embedding:bad-hands", "embedding:bad-hands"},
+                                                                 {"a\tembedding:bad, b", "embedding:bad"},
+                                                                 {"a (embedding:bad)", "embedding:bad"},
+                                                                 {"(a)embedding:bad", "embedding:bad"},
                                                                  {"a [cat:dog:0.5]", "[cat:dog:0.5]"},
                                                                  {"a [cat::10]", "[cat::10]"},
                                                                  {"a [cat:0.5]", "[cat:0.5]"},
@@ -41,7 +51,13 @@ TEST(ForeignSyntax, PlainTextHasNone) {
                              "fox_(animal), snow",
                              "at 10:30",
                              "a: b, c: d",
-                             "\\(red:1.3\\)",
+                             "(red:e1)",
+                             "(red:-)",
+                             "(a:b-1)",
+                             "xembedding:a",
+                             "embedding: a",
+                             "a,embedding:b",
+                             "a \\n b",
                              "BREAKFAST",
                              "OUTBREAK",
                              "a fox and a dog",
@@ -70,11 +86,12 @@ TEST(ForeignSyntax, PlainTextHasNone) {
 }
 
 TEST(ForeignSyntax, ComfyUisSyntaxHasWeights) {
-  EXPECT_EQ(texts_in("(red:1.3) BREAK ((a))", PromptSyntax::comfyui), std::vector<std::string>{"BREAK"});
+  EXPECT_EQ(texts_in("(red:1.3) BREAK ((a)) \\(", PromptSyntax::comfyui), std::vector<std::string>{"BREAK"});
 }
 
 TEST(ForeignSyntax, LongTextsTakeLinearTime) {
-  for (const char* piece : {"(", "((", "[", "{", "<", "__", "(a:", "[a:", "AND", "BREAKS"}) {
+  for (const char* piece :
+       {"(", "((", "[", "{", "<", "__", "(a:", "[a:", "AND", "BREAKS", "()", "(a:b)", "\\", "embedding: "}) {
     std::string prompt;
     while (prompt.size() < (size_t{1} << 20)) prompt += piece;
     foreign_syntax(prompt);
@@ -87,6 +104,11 @@ TEST(ForeignSyntax, IsToldWithTheFlagsThatReadIt) {
   EXPECT_EQ(read_as_words(found, true),
             "\"<lora:a:1>\", \"(b:2)\" and \"BREAK\" are read as plain words; --lora FILE loads a LoRA; "
             "--prompt-syntax comfyui reads weights");
+  EXPECT_EQ(read_as_words(foreign_syntax("\\(a\\) (b:2)"), true),
+            "\"(b:2)\" and \"\\(\" are read as plain words; --prompt-syntax comfyui reads weights");
+  EXPECT_EQ(read_as_words(foreign_syntax("\\(a\\) embedding:b"), true),
+            "\"\\(\" and \"embedding:b\" are read as plain words; --prompt-syntax comfyui reads escapes; of "
+            "embeddings there are those that a --lora holds");
   EXPECT_EQ(read_as_words(foreign_syntax("BREAK"), true), "\"BREAK\" is read as plain words");
 }
 

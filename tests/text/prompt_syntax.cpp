@@ -46,9 +46,28 @@ TEST(PromptSyntax, RefusesWeightsThatAreNoNumbers) {
 }
 
 TEST(PromptSyntax, RefusesEmbeddings) {
-  for (const std::string prompt : {"embedding:bad-hands", "a embedding:bad-hands b", "a\nembedding:bad-hands",
-                                   "(embedding:bad-hands:1.2)", "a (b embedding:bad-hands)"})
+  for (const std::string prompt :
+       {"embedding:bad-hands", "a embedding:bad-hands b", "a\nembedding:bad-hands", "(embedding:bad-hands:1.2)",
+        "a (b embedding:bad-hands)", "a\tembedding:bad-hands", "a\u3000embedding:bad-hands\u00A0b"})
     expect_error([&] { weighted_texts(prompt); }, {"\"embedding:bad-hands\"", "textual inversion", "leave it out"});
+}
+
+// Where ComfyUI has them: the same rows are in tools/interop/prompts.py.
+TEST(PromptSyntax, EmbeddingsOfALora) {
+  const std::vector<LearnedWord> words = {{"fox", {10, 11}}};
+  const auto vectors = [](float weight = 1) { return WeightedText{"", weight, {10, 11}}; };
+  const std::vector<std::pair<std::string, std::vector<WeightedText>>> kRows{
+      {"embedding:fox", {vectors()}},
+      {"a embedding:fox b", {{"a"}, vectors(), {"b"}}},
+      {"a\nembedding:fox\nb", {{"a"}, vectors(), {"b"}}},
+      {"a\tembedding:fox b", {{"a"}, vectors(), {"b"}}},
+      {"a embedding:fox, b", {{"a"}, vectors(), {", b"}}},
+      {"(embedding:fox:1.3) b", {vectors(1.3f), {" b"}}},
+      {"a (red embedding:fox:0.5) b", {{"a "}, {"red", 0.5f}, vectors(0.5f), {" b"}}},
+      {"(a)embedding:fox", {{"a", 1.1f}, vectors()}},
+      {"embedding:fox embedding:fox", {vectors(), vectors()}},
+      {"embedding:fox[b]", {vectors(), {"[b]"}}}};
+  for (const auto& [prompt, parts] : kRows) EXPECT_EQ(weighted_texts(prompt, words), parts) << prompt;
 }
 
 TEST(PromptSyntax, RefusesTextThatIsNoneAndDeepParentheses) {

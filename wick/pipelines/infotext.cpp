@@ -232,7 +232,7 @@ void add_syntax(const std::string& prompt, std::vector<std::string>& left_out) {
   if (prompt.find_first_of("(\\") != prompt.npos)
     add("weights like (word) or (word:1.3), unless with --prompt-syntax comfyui");
   for (const auto& [kind, text] : foreign_syntax(prompt))
-    if (kind != ForeignKind::weight) add(text);
+    if (kind != ForeignKind::weight && kind != ForeignKind::escape && kind != ForeignKind::embedding) add(text);
   if (prompt.find('[') != prompt.npos) add("weights like [word]");
 }
 

@@ -1,5 +1,7 @@
 #include "wick/text/foreign_syntax.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -21,11 +23,13 @@ bool is_word(char c) {
 
 bool is_escaped(std::string_view text, size_t at) { return at > 0 && text[at - 1] == '\\'; }
 
+// As Python writes a float, more or less.
 bool is_number(std::string_view text) {
   const size_t first = text.find_first_not_of(" +-"), last = text.find_last_not_of(' ');
   if (first == text.npos) return false;
   text = text.substr(first, last + 1 - first);
-  return text.find_first_not_of("0123456789.") == text.npos && std::ranges::any_of(text, is_numeral);
+  return text.find_first_not_of("0123456789.eE+-_") == text.npos && (is_numeral(text.front()) || text.front() == '.') &&
+         std::ranges::any_of(text, is_numeral);
 }
 
 // The first piece from one of `open` to the next of `close` without another `open` between, for which holds(inside).
@@ -46,17 +50,47 @@ std::optional<std::string> network(std::string_view text) {
   });
 }
 
-// (word:1.3) or ((word)).
+// (word:1.3), also around other parentheses, or ((word)).
 std::optional<std::string> weight(std::string_view text) {
-  auto found = piece(text, '(', ')', [](std::string_view inside) {
+  std::vector<size_t> open;
+  for (size_t at = text.find_first_of("()"); at != text.npos; at = text.find_first_of("()", at + 1)) {
+    if (is_escaped(text, at)) continue;
+    if (text[at] == '(') {
+      open.push_back(at);
+      continue;
+    }
+    if (open.empty()) continue;
+    const size_t begin = open.back();
+    open.pop_back();
+    const std::string_view inside = text.substr(begin + 1, at - begin - 1);
+    if (inside.size() > kLongest) continue;
     const size_t colon = inside.rfind(':');
-    return colon != inside.npos && colon > 0 && is_number(inside.substr(colon + 1));
-  });
-  if (found) return found;
+    if (colon != inside.npos && colon > 0 && is_number(inside.substr(colon + 1)))
+      return std::string(text.substr(begin, at + 1 - begin));
+  }
   for (size_t at = text.find("(("); at != text.npos; at = text.find("((", at + 1)) {
     const std::string_view rest = text.substr(at, kLongest);
     const size_t end = rest.find("))");
     if (end != rest.npos && !is_escaped(text, at)) return std::string(rest.substr(0, end + 2));
+  }
+  return {};
+}
+
+std::optional<std::string> escape(std::string_view text) {
+  for (size_t at = text.find('\\'); at != text.npos; at = text.find('\\', at + 1))
+    if (const auto next = text.substr(at + 1, 1); next == "(" || next == ")") return std::string(text.substr(at, 2));
+  return {};
+}
+
+// At the start of the text or of a part in parentheses, or behind a space.
+std::optional<std::string> embedding(std::string_view text) {
+  constexpr std::string_view kMark = "embedding:";
+  for (size_t at = text.find(kMark); at != text.npos; at = text.find(kMark, at + 1)) {
+    constexpr std::string_view kBefore = " \t\r\n()";
+    if (at > 0 && (kBefore.find(text[at - 1]) == kBefore.npos || is_escaped(text, at - 1))) continue;
+    const std::string_view rest = text.substr(at, kLongest);
+    const size_t end = std::min(rest.find_first_of(" \t\r\n(),:<[", kMark.size()), rest.size());
+    if (end > kMark.size()) return std::string(rest.substr(0, end));
   }
   return {};
 }
@@ -105,11 +139,13 @@ std::vector<ForeignSyntax> foreign_syntax(std::string_view prompt, PromptSyntax 
     std::optional<std::string> (*find)(std::string_view text);
   };
   constexpr Kind kKinds[] = {{ForeignKind::network, network}, {ForeignKind::weight, weight},
+                             {ForeignKind::escape, escape},   {ForeignKind::embedding, embedding},
                              {ForeignKind::edit, edit},       {ForeignKind::keyword, keyword},
                              {ForeignKind::choice, choice},   {ForeignKind::wildcard, wildcard}};
+  constexpr ForeignKind kComfyUis[] = {ForeignKind::weight, ForeignKind::escape, ForeignKind::embedding};
   std::vector<ForeignSyntax> all;
   for (const Kind& kind : kKinds) {
-    if (kind.kind == ForeignKind::weight && syntax == PromptSyntax::comfyui) continue;
+    if (syntax == PromptSyntax::comfyui && std::ranges::find(kComfyUis, kind.kind) != std::end(kComfyUis)) continue;
     if (auto text = kind.find(prompt)) all.push_back({kind.kind, std::move(*text)});
   }
   return all;
@@ -129,7 +165,10 @@ std::string read_as_words(const std::vector<ForeignSyntax>& pieces, bool may_dra
   if (!may_draw) return words;
   const auto has = [&](ForeignKind kind) { return std::ranges::find(told, kind) != told.end(); };
   if (has(ForeignKind::network)) words += "; --lora FILE loads a LoRA";
-  if (has(ForeignKind::weight)) words += "; --prompt-syntax comfyui reads weights";
+  const bool has_weight = has(ForeignKind::weight);
+  if (has_weight || has(ForeignKind::escape))
+    words += fmt::format("; --prompt-syntax comfyui reads {}", has_weight ? "weights" : "escapes");
+  if (has(ForeignKind::embedding)) words += "; of embeddings there are those that a --lora holds";
   return words;
 }
 

@@ -74,12 +74,27 @@ bool take(std::string_view characters, std::string_view& rest, std::string& numb
   return true;
 }
 
+// Python's, which has four more than Unicode's White_Space.
+bool is_space_at(std::string_view text, size_t at) {
+  return utf8_length(text, at) > 0 &&
+         ((character_at(text, at).classes & Character::kSpace) || ('\x1C' <= text[at] && text[at] <= '\x1F'));
+}
+
 void skip_spaces(std::string_view& rest) {
-  const auto is_space = [&] {  // Python's, which has four more than Unicode's White_Space
-    return utf8_length(rest) > 0 &&
-           ((character_at(rest, 0).classes & Character::kSpace) || ('\x1C' <= rest.front() && rest.front() <= '\x1F'));
-  };
-  while (!rest.empty() && is_space()) rest.remove_prefix(utf8_length(rest));
+  while (!rest.empty() && is_space_at(rest, 0)) rest.remove_prefix(utf8_length(rest));
+}
+
+bool ends_with_space(std::string_view text) {
+  size_t last = text.size();
+  while (last > 0 && (uint8_t(text[--last]) & 0xC0) == 0x80) {
+  }
+  return !text.empty() && is_space_at(text, last);
+}
+
+// Where the next space is, or the end.
+size_t next_space(std::string_view text, size_t at) {
+  while (at < text.size() && !is_space_at(text, at)) at += std::max<size_t>(utf8_length(text, at), 1);
+  return std::min(at, text.size());
 }
 
 // Moves a number of Python's, which may be infinite or "nan".
@@ -136,13 +151,14 @@ void add_parts(std::string_view marked, double weight, int depth, std::vector<We
 
 constexpr std::string_view kMark = "embedding:";
 
-// ComfyUI takes `embedding:` for a reference at the start of a part, and behind a space or the end of a line.
-void check_no_embedding(const std::string& text) {
+// ComfyUI takes `embedding:` for a reference at the start of a part, and behind a space of any kind (in 2025 only
+// behind " " and the end of a line).
+void check_no_embedding(std::string_view text) {
   for (size_t at = text.find(kMark); at != text.npos; at = text.find(kMark, at + 1))
-    check_usage(at > 0 && text[at - 1] != ' ' && text[at - 1] != '\n',
+    check_usage(at > 0 && !ends_with_space(text.substr(0, at)),
                 "--prompt-syntax comfyui: {} names an embedding (textual inversion) that no --lora holds; leave it "
                 "out of the prompt",
-                quote(text.substr(at, text.find_first_of(" \n", at) - at)));
+                quote(text.substr(at, next_space(text, at) - at)));
 }
 
 }  // namespace
