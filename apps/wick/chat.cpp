@@ -193,8 +193,8 @@ void chat_at_terminal(Conversation& conversation) {
 
 void chat(const ChatArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
-  const cli::OpenedModel opened =
-      cli::OpenedModel::open(model, a.loras, a.flags, a.run_on, a.flags.context_of(LlamaConfig::read(model), kContext));
+  const cli::OpenedModel opened = cli::OpenedModel::open(
+      model, a.loras, a.flags, a.run_on, {a.flags.context_of(LlamaConfig::read(model), kContext), "--context"});
   Conversation conversation(a, opened);
   isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) ? chat_at_terminal(conversation) : chat_by_lines(conversation);
 }

@@ -51,7 +51,8 @@ double loss_on_all(const EvalArguments& a, const std::filesystem::path& path, co
   if (devices.size() > 1) flags.held.copies = std::make_shared<HostCopies>(devices.size());
   std::vector<std::vector<double>> losses(devices.size());
   on_threads(devices.size(), [&](size_t i) {
-    const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on.on(devices[i]), context);
+    const cli::OpenedModel opened =
+        cli::OpenedModel::open(path, a.loras, flags, a.run_on.on(devices[i]), {context, "--context"});
     losses[i] = losses_of_batches(opened.language.model, pieces, row_length, a.batch_size, i, devices.size());
   });
   double sum = 0;

@@ -30,11 +30,10 @@ void generate_text(const GenerateArguments& a, const std::filesystem::path& mode
   check_usage(a.chat || a.text.chat_template == ChatTemplate::kAuto, "--chat-template: expected --chat with it");
   const LlamaConfig config = LlamaConfig::read(model);
   const int64_t context = a.text.context_of(config, config.positions);
-  const int64_t most = std::clamp<int64_t>(a.text.max_tokens, 1, context);  // beside a prompt not yet read
-  const auto rehearse = [&](const Llama& unread, const Tokenizer& tokenizer) {
-    TextDecoder::rehearse(unread, prompt_ids(a, tokenizer, model.string()).size());
-  };
-  const cli::OpenedModel opened = cli::OpenedModel::open(model, a.loras, a.text, a.run_on, most, rehearse);
+  const auto prompt = [&](const Tokenizer& tokenizer) { return prompt_ids(a, tokenizer, model.string()).size(); };
+  const int64_t most = std::clamp<int64_t>(a.text.max_tokens, 1, context);
+  const cli::OpenedModel opened =
+      cli::OpenedModel::open(model, a.loras, a.text, a.run_on, {most, "--max-tokens", prompt});
   const LanguageModel& language = opened.language;
   TextRequest request = a.text.request(language);
   request.sampling.seed = a.seeds.front();

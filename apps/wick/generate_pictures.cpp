@@ -21,6 +21,7 @@
 #include "wick/ops/ops.h"
 #include "wick/pipelines/component.h"
 #include "wick/pipelines/devices.h"
+#include "wick/pipelines/memory_advice.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
@@ -223,23 +224,97 @@ std::optional<Quantization> quantization_of(const Holding& held) {
   return held.quantized ? std::optional(Quantization{*held.quantized}) : std::nullopt;
 }
 
+// What may be changed so that pictures fit.
+struct Way {
+  int64_t width, height, batch;
+  DType dtype;  // of weights that are not quantised
+};
+using PlanOfWay = std::function<InferencePlan(const Way& way, int64_t tile, const Holding& held)>;
+
+// The flags with which the pictures fit into `room`: each alone, or else several.
+std::string advice_for(const GenerateArguments& a, const LatentSpace& space, const Holding& held, const Way& asked,
+                       size_t room, const PlanOfWay& plan) {
+  // In tiles too, where the user does not choose them.
+  const auto fits = [&](const Way& way, const Holding& h) {
+    InferencePlan found = plan(way, a.picture.tile, h);
+    for (const int64_t tile : kTiles) {
+      if (found.total() <= room || a.picture.tile != 0) break;
+      found = plan(way, tile, h);
+    }
+    return found;
+  };
+  const auto changed = [&](std::string flags, const Way& way) -> MemoryChange {
+    return [&, flags, way] { return if_fits(flags, fits(way, held).total(), room); };
+  };
+  // What --memory would choose.
+  const auto chosen = [&](std::string flags, Way way) -> MemoryChange {
+    if (!a.run_on.backend().memory().on_host()) way.dtype = a.run_on.asked_dtype().value_or(DType::bf16);
+    return [&, flags, way]() -> std::optional<Fitting> {
+      const auto precisions = held.quantized ? std::vector{held.quantized} : precisions_for_memory();
+      const InferenceChoices choices = choose_holding({.size = room, .host = host_limit(a.text.held.host_memory)},
+                                                      precisions, [&](const Holding& h) { return fits(way, h); });
+      return choices.best ? if_fits(flags, choices.best->plan.total(), room) : std::nullopt;
+    };
+  };
+  // The largest of the same form, by whole steps of the longer side; none that is much smaller than the model's own.
+  const auto smaller = [&](const std::string& flags, Way way, const Holding& h) -> MemoryChange {
+    return [&, flags, way, h]() mutable -> std::optional<Fitting> {
+      if (!a.picture.noise.empty()) return {};
+      const int64_t longer = std::max(asked.width, asked.height), step = space.side_step;
+      const auto total = [&](int64_t side) {
+        const auto scaled = [&](int64_t whole) { return std::max<int64_t>(1, whole * side / longer) * step; };
+        way.width = scaled(asked.width), way.height = scaled(asked.height);
+        return fits(way, h).total();
+      };
+      const int64_t least = std::max<int64_t>(1, space.native / 4 / step);
+      const int64_t side = most_that_fits(least, longer / step - 1, [&](int64_t n) { return total(n) <= room; });
+      if (side == 0) return {};
+      const size_t needed = total(side);
+      return Fitting{fmt::format("{}--width {} --height {}", flags, way.width, way.height), needed};
+    };
+  };
+  Way bf16 = asked, one = asked;
+  bf16.dtype = DType::bf16;
+  one.batch = 1;
+  std::vector<MemoryChange> alone, precisions, together;
+  if (asked.dtype == DType::f32) precisions.push_back(changed("--bf16", bf16));
+  const bool may_choose = a.text.held.memory.empty() && !held.is_streamed();
+  if (may_choose) precisions.push_back(chosen("--memory auto", asked));
+  alone.push_back(first_that_fits(precisions));
+  if (asked.batch > 1) {
+    alone.push_back(changed("--batch-size 1", one));
+    if (may_choose) together.push_back(chosen("--memory auto --batch-size 1", one));
+  }
+  alone.push_back(smaller("", asked, held));
+  Way least = one;
+  least.dtype = DType::bf16;
+  const std::string batch = asked.batch > 1 ? "--batch-size 1 " : "";
+  together.push_back(smaller((asked.dtype == DType::f32 ? "--bf16 " : "") + batch, least, held));
+  if (!held.quantized && a.text.held.memory.empty()) {
+    Holding narrow = held;
+    narrow.quantized = precisions_for_memory().back();
+    together.push_back(smaller(fmt::format("--quantize {} {}", name_of(*narrow.quantized), batch), least, narrow));
+  }
+  return memory_advice(alone, together);
+}
+
 // Says what will be drawn with how much memory, and refuses pictures that do not fit. Where only their decoding does
 // not, the request gets tiles.
 struct Planned {
   Holding held;
   std::string words;
 };
-Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
-             const std::vector<ImageRequest>& requests, const std::vector<std::vector<LoraFile>>& lora_sets,
-             const std::string& scheduler) {
+Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, const Diffusion& model, ImageRequest& request,
+             const std::vector<ImageRequest>& requests, const std::vector<std::vector<LoraFile>>& lora_sets) {
   const std::string_view device = a.run_on.backend().name();
   const int64_t batch = std::min(a.picture.batch_size, int64_t(requests.size()));
-  const auto planned = [&](DType dtype, int64_t tile, const Holding& held) {
+  const Way asked{request.width, request.height, batch, dtype_of(a)};
+  const auto planned = [&](const Way& way, int64_t tile, const Holding& held) {
     std::vector<ImageRequest> tiled = requests;
-    for (ImageRequest& one : tiled) one.tile = tile;
-    const ImagePlanOptions options{.batch = batch,
+    for (ImageRequest& one : tiled) one.tile = tile, one.width = way.width, one.height = way.height;
+    const ImagePlanOptions options{.batch = way.batch,
                                    .of_picture = !a.picture.init.empty(),
-                                   .dtype = dtype,
+                                   .dtype = way.dtype,
                                    .quantization = quantization_of(held),
                                    .block_schedule = held.block_schedule(),
                                    .stream_text_encoder = held.stream_text_encoder,
@@ -251,34 +326,30 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
   const std::optional<size_t> free = free_memory(device), room = a.text.held.room(device);
   // In the largest tiles that fit, if the picture does not fit whole.
   const auto fitted = [&](const Holding& h) {
-    std::pair found{planned(dtype_of(a), request.tile, h), request.tile};
+    std::pair found{planned(asked, request.tile, h), request.tile};
     for (const int64_t tile : kTiles) {
       if (!room || found.first.total() <= *room || request.tile != 0) break;
-      const InferencePlan tiled = planned(dtype_of(a), tile, h);
+      const InferencePlan tiled = planned(asked, tile, h);
       if (tiled.total() < found.first.total()) found = {tiled, tile};
     }
     return found;
   };
   const auto [held, note] =
       a.text.held.settle(a.run_on.backend(), /*may_quantize=*/true, [&](const Holding& h) { return fitted(h).first; });
-  const auto needed = [&, &held = held](DType dtype, int64_t tile) { return planned(dtype, tile, held).total(); };
   const auto [chosen, tile] = fitted(held);
   const size_t total = chosen.total();
   if (!free || total <= *free) request.tile = tile;
-  if (free && total > *free) {
-    const size_t in_bf16 = dtype_of(a) == DType::f32 ? needed(DType::bf16, request.tile) : total;
-    fail(
-        "{} of {}x{} pixels would need {} of memory on {}, where {} are free; a smaller --width{} or --height needs "
-        "less{}",
-        batch == 1 ? "a picture" : fmt::format("{} at a time", count_of(batch, "picture")), request.width,
-        request.height, readable_bytes(total), device, readable_bytes(*free), batch == 1 ? "" : ", --batch-size",
-        is_material(total - std::min(in_bf16, total), total - *free) ? ", --bf16 " + readable_bytes(in_bf16) : "");
-  }
+  if (free && total > *free)
+    fail("{} of {}x{} pixels would need {} of memory on {}, where {} are free; {}",
+         batch == 1 ? "a picture" : fmt::format("{} at a time", count_of(batch, "picture")), request.width,
+         request.height, readable_bytes(total), device, readable_bytes(*free),
+         advice_for(a, model.latents(), held, asked, room_to_advise(*free), planned));
   std::string text = fmt::format(
       "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}{}.\n",
       count_of(requests.size(), "picture"), request.width, request.height,
-      count_of(request.sampling.steps - request.sampling.skipped, "step"), name_of(request.sampling.kind), scheduler,
-      device, readable_bytes(total), on_host_in_words(chosen.host_of(a.run_on.devices().size()), chosen.staged),
+      count_of(request.sampling.steps - request.sampling.skipped, "step"), name_of(request.sampling.kind),
+      model.process().class_name, device, readable_bytes(total),
+      on_host_in_words(chosen.host_of(a.run_on.devices().size()), chosen.staged),
       free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   if (request.tile != 0 && a.picture.tile == 0)
     text +=
@@ -525,7 +596,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   const std::vector<std::string> devices = a.run_on.devices();
   if (devices.size() > 1) a.text.held.copies = std::make_shared<HostCopies>(devices.size());
   const auto [held, planned] =
-      plan(a, folder, request, requests_of(a, request, starts, sets.size()), lora_sets, model->process().class_name);
+      plan(a, folder, *model, request, requests_of(a, request, starts, sets.size()), lora_sets);
   a.picture.tile = request.tile;
   if (held.quantized && !a.text.held.fp8_compute)
     a.text.held.quantize = name_of(*held.quantized);  // for who repeats it

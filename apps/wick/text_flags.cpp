@@ -12,8 +12,11 @@
 
 #include "validators.h"
 #include "wick/io/count.h"
+#include "wick/io/gguf.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/memory_advice.h"
 #include "wick/pipelines/plan.h"
+#include "wick/pipelines/text_decoder.h"
 #include "wick/train/text_task.h"
 
 namespace wick::cli {
@@ -32,40 +35,66 @@ void print_start(double device, double all, double weights, const Memory& memory
 
 InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
                       const Backend& backend, const BlockSchedule& blocks) {
-  return plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
+  const LlamaConfig config = LlamaConfig::read(path);
+  return plan_text(config, dtype ? *dtype : planned_dtype(TrainConfig{}, path), std::min(positions, config.positions),
                    device_kind(backend.name(), architecture_of(backend.name())), blocks);
 }
 
-// The flags that would help. With quantised weights the run would take `quantized` bytes.
-std::string advice_for(const InferencePlan& plan, size_t quantized, size_t free) {
-  const size_t missing = plan.total() - free, saved = plan.total() - std::min(plan.total(), quantized);
-  std::vector<std::string> all;
-  if (is_material(saved, missing)) all.push_back(fmt::format("--quantize q4_0 would save {}", readable_bytes(saved)));
-  if (is_material(plan.cache, missing))
-    all.push_back(fmt::format("a smaller --context would save up to {}", readable_bytes(plan.cache)));
-  return all.empty() ? "expected a smaller model" : fmt::format("{}", fmt::join(all, ", "));
+// A model, how its weights are held, and what it keeps of a text.
+struct Held {
+  std::filesystem::path path;
+  std::optional<DType> dtype;
+  int64_t prompt, tokens;
+
+  InferencePlan plan(const Backend& backend) const { return plan_of(path, dtype, prompt + tokens, backend, {}); }
+};
+
+// Flags with which it would fit into `room`: shorter texts, or weights of less precision, or both.
+std::string advice_for(const Held& held, const OpenedModel::Asked& asked, bool may_be_bf16, bool may_quantize,
+                       const Backend& backend, size_t room) {
+  const auto shorter = [&](Held some, const std::string& flags) -> MemoryChange {
+    return [&backend, &asked, some, flags, room]() mutable -> std::optional<Fitting> {
+      constexpr int64_t kUnit = 256;
+      const auto total = [&](int64_t units) {
+        some.tokens = units * kUnit;
+        return some.plan(backend).total();
+      };
+      const int64_t units = most_that_fits(1, (some.tokens - 1) / kUnit, [&](int64_t n) { return total(n) <= room; });
+      if (units == 0) return {};
+      return Fitting{fmt::format("{}{} {}", flags, asked.flag, units * kUnit), total(units)};
+    };
+  };
+  std::vector<MemoryChange> precisions, together;
+  const auto add = [&](const std::string& flags, DType dtype) {
+    Held changed = held;
+    changed.dtype = dtype;
+    precisions.emplace_back(
+        [&backend, flags, changed, room] { return if_fits(flags, changed.plan(backend).total(), room); });
+    together.push_back(shorter(changed, flags + " "));
+  };
+  if (may_be_bf16) add("--bf16", DType::bf16);
+  if (may_quantize)
+    for (const std::optional<DType>& type : precisions_for_memory())
+      if (type) add(fmt::format("--quantize {}", name_of(*type)), *type);
+  return memory_advice({shorter(held, ""), first_that_fits(precisions)}, together);
 }
 
 // A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
-void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
+void check_fits(const Held& held, const OpenedModel::Asked& asked, bool may_be_bf16, bool may_quantize,
                 const Backend& backend) {
   const std::optional<size_t> free = free_memory(backend.name());
   if (backend.name() != "cpu" || !free) return;
   InferencePlan plan{};
   try {
-    plan = plan_of(path, dtype, positions, backend, {});
+    plan = held.plan(backend);
   } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
     return;
   }
   if (plan.total() <= *free) return;
-  size_t quantized = plan.total();
-  try {
-    quantized = plan_of(path, DType::q4_0, positions, backend, {}).total();
-  } catch (const Error&) {  // its rows are no whole blocks
-  }
-  fail("{}: would need {} of memory on {}, {} of them for {}, where {} are free; {}", path.string(),
-       readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache), count_of(positions, "token"),
-       readable_bytes(*free), advice_for(plan, quantized, *free));
+  fail("{}: would need {} of memory on {}, {} of them for {}, where {} are free; {}", held.path.string(),
+       readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache),
+       count_of(held.prompt + held.tokens, "token"), readable_bytes(*free),
+       advice_for(held, asked, may_be_bf16, may_quantize, backend, room_to_advise(*free)));
 }
 
 }  // namespace
@@ -118,8 +147,7 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
 }
 
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                              const TextFlags& flags, const RunOn& run_on, int64_t positions,
-                              const Rehearse& rehearse) {
+                              const TextFlags& flags, const RunOn& run_on, const Asked& asked) {
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
@@ -131,19 +159,22 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   Backend& backend = run_on.backend();
   const double device_seconds = seconds_since(start);
   Tokenizer read = tokenizer.get();  // it is quickly told if something is wrong with it
-  const bool fits_itself = !flags.held.memory.empty();
-  const bool is_gguf = fits_itself && Checkpoint(path).is_gguf();
+  const size_t prompt = asked.prompt ? asked.prompt(read) : 0;
+  const int64_t positions = int64_t(prompt) + asked.tokens;
+  const bool fits_itself = !flags.held.memory.empty(), is_gguf = GgufFile::is_gguf(path);
+  const bool is_bf16 = dtype == DType::bf16;
   if (fits_itself && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
   const auto [held, note] = flags.held.settle(backend, !is_gguf && dtype != DType::f16, [&](const Holding& h) {
     return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.block_schedule());
   });
   if (!note.empty()) fmt::print(stderr, "wick: {}\n", note);
   if (held.quantized) dtype = held.quantized;
-  check_fits(path, dtype, positions, backend);
+  check_fits({path, dtype, int64_t(prompt), asked.tokens}, asked, !dtype && !is_gguf,
+             !held.quantized && (!dtype || is_bf16), backend);
   const Clock::time_point begin = Clock::now();
   LlamaOptions options{
       .dtype = dtype, .adapter = adapter.get(), .backend = &backend, .block_schedule = held.block_schedule()};
-  if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
+  if (prompt > 0) options.rehearse = [&](const Llama& unread) { TextDecoder::rehearse(unread, prompt); };
   Llama model = Llama::load(path, options);
   const std::string quantized = model.weights().describe_quantized();
   if (!quantized.empty() && (flags.verbose || model.weights().quantized().kept > 0))

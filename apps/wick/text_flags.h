@@ -37,12 +37,15 @@ struct OpenedModel {
   std::unique_ptr<Adapter> adapter;
   LanguageModel language;
 
-  // Refuses a model that does not fit into the CPU's memory with a cache of `positions`. `rehearse` is LlamaOptions's,
-  // and has the tokenizer too.
-  using Rehearse = std::function<void(const Llama& model, const Tokenizer& tokenizer)>;
+  // What is asked of it: `tokens` at the most, behind a prompt, as `flag` says.
+  struct Asked {
+    int64_t tokens;
+    const char* flag;                                               // "--context"
+    std::function<size_t(const Tokenizer& tokenizer)> prompt = {};  // its tokens, where they are known beforehand
+  };
+  // Refuses a model that does not fit into the CPU's memory with a cache of so many tokens.
   static OpenedModel open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                          const TextFlags& flags, const RunOn& run_on, int64_t positions,
-                          const Rehearse& rehearse = {});
+                          const TextFlags& flags, const RunOn& run_on, const Asked& asked);
 };
 
 // Puts out a piece of an answer at once, on a terminal without control characters, which could drive it.

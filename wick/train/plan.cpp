@@ -9,7 +9,9 @@
 #include <numeric>
 #include <utility>
 
+#include "wick/pipelines/memory_advice.h"
 #include "wick/pipelines/plan.h"
+#include "wick/train/memory_choice.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/step.h"
 #include "wick/train/text_task.h"
@@ -182,6 +184,43 @@ std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoin
   return found;
 }
 
+namespace {
+
+// The largest pictures, or the longest rows, with which the run takes no more than `room`.
+std::optional<Fitting> smaller_examples(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
+                                        size_t room) {
+  constexpr int64_t kUnit = 64;
+  const bool is_text = kind_of(model) == ModelKind::text;
+  const int64_t native = is_text ? 0 : open_diffusion(model)->latents().native;
+  std::vector<int64_t> asked = config.resolution;
+  std::ranges::replace(asked, 0, native);
+  const int64_t longest = is_text ? config.sequence_length : std::ranges::max(asked);
+  const auto total = [&](int64_t units) {
+    TrainConfig changed = config;
+    changed.sequence_length = units * kUnit;
+    if (!is_text) {
+      changed.sequence_length = config.sequence_length;
+      changed.resolution = {units * kUnit};
+    }
+    return plan_memory(changed, model, device).total();
+  };
+  const int64_t units = most_that_fits(std::max<int64_t>(1, native / 4 / kUnit), (longest - 1) / kUnit,
+                                       [&](int64_t n) { return total(n) <= room; });
+  if (units == 0) return {};
+  return Fitting{fmt::format("{} {}", is_text ? "--sequence-length" : "--resolution", units * kUnit), total(units)};
+}
+
+std::optional<Fitting> chosen_for_memory(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan,
+                                         size_t room) {
+  if (!config.memory.empty()) return {};
+  KnownPlans known(model, plan.device);
+  const MemoryChoices choices =
+      choose_for_memory({.size = room, .host = host_limit(config.host_memory)}, config, known, plan.bucket);
+  return choices.best ? std::optional(Fitting{"--memory auto", choices.best->plan.total()}) : std::nullopt;
+}
+
+}  // namespace
+
 std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, size_t missing) {
   std::vector<Alternative> found = alternatives(config, model, plan);
   const auto saved = [&](const Alternative& a) { return plan.total() - std::min(plan.total(), a.total); };
@@ -194,13 +233,21 @@ std::string savings(const TrainConfig& config, const Checkpoint& model, const Me
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
                         readable_bytes(saved(a)));
   if (!found.empty() && saved(found.front()) >= missing) return text;
-  const std::string before = text.empty() ? "" : text + "; ";
-  // Without pictures or text at all this would be left.
-  const size_t kept = plan.weights + plan.adapter + plan.optimizer;
-  if (is_material(plan.taken - std::min(plan.taken, kept), missing))
-    return fmt::format("{}a lower {} would need less", before,
-                       kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
-  return before + "expected a smaller model, or a device with more memory";
+  // Weights may be held in another way, and pictures or texts be smaller.
+  const size_t room = plan.total() - std::min(plan.total(), missing);
+  TrainConfig all = config;
+  std::string flags;
+  for (const Change& change : changes())
+    if (change.apply(all)) flags += change.flag + " ";
+  const auto smaller = [&](const TrainConfig& changed, const std::string& before) {
+    std::optional<Fitting> fitting = smaller_examples(changed, model, plan.device, room);
+    if (fitting) fitting->flags = before + fitting->flags;
+    return fitting;
+  };
+  return (text.empty() ? "" : text + "; ") +
+         memory_advice(
+             {[&] { return chosen_for_memory(config, model, plan, room); }, [&] { return smaller(config, ""); }},
+             {[&] { return smaller(all, flags); }});
 }
 
 void check_host(const MemoryPlan& plan, const std::optional<HostLimit>& host) {

@@ -79,8 +79,8 @@ struct Alternative {
 };
 std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
 // "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors where so many bytes are missing: of
-// those that save a material part of them, the most saving first; where none is enough, smaller pictures or texts, or a
-// smaller model.
+// those that save a material part of them, the most saving first; where none is enough, --memory or smaller pictures or
+// texts if the run fits with them ("--resolution 512 would need 9.8 GiB"), or else a smaller model.
 std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, size_t missing);
 
 // Throws Error where the plan locks more of the host's memory than may be, or where rank 0 takes more while it saves.
