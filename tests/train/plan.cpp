@@ -408,11 +408,32 @@ TEST(Plan, AdviceIsWorthFollowing) {
   EXPECT_TRUE(together.starts_with(all.flags + " would save ")) << together;
 
   const std::string choice = savings(config, kModel, plan, saved(all) + 1);
-  EXPECT_TRUE(has(choice, all.flags)) << choice;
-  EXPECT_TRUE(has(choice, "; --memory auto would need ")) << choice;
+  const std::string flags = "--gradient-checkpointing --bf16 --batch-size 1 --resolution 64";
+  TrainConfig followed = config;
+  followed.gradient_checkpointing = true, followed.dtype = DType::bf16, followed.batch_size = 1;
+  followed.resolution = {64};
+  const size_t total = plan_memory(followed, kModel, device_kind("cpu")).total();
+  EXPECT_LT(total, all.total);
+  EXPECT_TRUE(choice.ends_with("; " + flags + " would need " + readable_bytes(total))) << choice;
 
   EXPECT_EQ(savings(config, kModel, plan, plan.total()), "expected a smaller model, or a device with more memory");
   EXPECT_EQ(savings(config, kModel, plan, 2 * plan.total()), "expected a smaller model, or a device with more memory");
+}
+
+// Where weights take most, they may be held in fewer bits.
+TEST(Plan, MemoryAutoIsAdvised) {
+  const fs::path model = test::source_dir() / "models/tiny-llm";
+  TrainConfig config{.model = model, .rank = 4, .alpha = 4, .batch_size = 1};
+  config.dtype = DType::bf16;
+  config.gradient_checkpointing = true;
+  config.sequence_length = 64;
+  TrainConfig narrow = config;
+  narrow.quantize = Quantize::int8;
+  const MemoryPlan plan = plan_memory(config, model, device_kind("cpu"));
+  const size_t room = plan_memory(narrow, model, device_kind("cpu")).total();
+  ASSERT_LT(room, plan.total());
+  const std::string advice = savings(config, model, plan, plan.total() - room);
+  EXPECT_TRUE(advice.starts_with("--memory auto would need ")) << advice;
 }
 
 // The number that is named fits, and the next one does not.
