@@ -1,6 +1,6 @@
 """Prompts as ComfyUI's own tokenizers read them, beside what Wick reads and says.
 
-    python tools/interop/prompts.py --wick build/release/bin/wick --comfyui ~/ComfyUI [--output prompts.md]
+    python tools/interop/prompts.py --wick build/release/bin/wick --comfyui ~/ComfyUI [--output tools/interop/prompts.md]
 
 has three tables, and ends with 1 where a row differs:
 
@@ -160,8 +160,8 @@ def main():
         save_file({"clip_l": torch.zeros(FOX, 768), "clip_g": torch.zeros(FOX, 768), "t5xxl": torch.zeros(FOX, 768)},
                   folder / "embeddings/fox.safetensors")
         tokenizers = Tokenizers(comfy, folder / "embeddings")
-        version = sys.modules.get("comfyui_version")
-        lines += [f"# Prompts in {version.__version__ if version else comfy.name}", "", "## syntax", "", "| prompt | CLIP-L | bigG | T5 | |", "|---|---|---|---|---|"]
+        import comfyui_version
+        lines += [f"# Prompts in ComfyUI {comfyui_version.__version__}, by tools/interop/prompts.py", "", "## syntax", "", "| prompt | CLIP-L | bigG | T5 | |", "|---|---|---|---|---|"]
         for prompt, same in of_golden(tokenizers):
             add([json.dumps(prompt[:80], ensure_ascii=False), *("same" if s else "other" for s in same)], all(same))
         lines += ["", "## embeddings", "", "| prompt | encoder | ComfyUI | pieces | |", "|---|---|---|---|---|"]
