@@ -1,0 +1,49 @@
+// Runs chat templates: the part of Jinja 3.1 that they use, as transformers sets it up (utils/chat_template_utils.py):
+// an immutable sandbox with trim_blocks, lstrip_blocks, loop controls, {% generation %}, and with raise_exception,
+// strftime_now and a tojson that escapes nothing for HTML.
+//
+// A template comes with a model from anywhere. It gets the variables that it is given and nothing else, and all that it
+// does is counted before it is done (text/jinja/limits.h). Templates of other engines' making, which read other
+// templates (include, import, extends), are refused. Integers have 64 bits.
+#pragma once
+
+#include <cstddef>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wick/text/jinja/limits.h"
+
+namespace wick {
+
+struct JinjaOptions {
+  std::optional<std::tm> now;  // what strftime_now tells; the local time of the call if there is none
+  jinja::Limits limits{};
+};
+
+struct JinjaText {
+  std::string text;
+  // Where {% generation %} blocks wrote: byte ranges of the text, as transformers has them for its assistant mask.
+  std::vector<std::pair<size_t, size_t>> generated;
+  size_t steps = 0;
+};
+
+class JinjaTemplate {
+ public:
+  // `name` stands in front of errors. Throws Error, which names the line, if the source is not such a template.
+  static JinjaTemplate parse(const std::string& source, std::string name);
+
+  // `variables` is an object; dicts keep its order. Throws Error, which names the line, where the template fails,
+  // refuses (raise_exception) or passes a limit.
+  JinjaText render(const nlohmann::ordered_json& variables, const JinjaOptions& options = {}) const;
+
+ private:
+  struct Parsed;
+  std::shared_ptr<const Parsed> parsed_;
+};
+
+}  // namespace wick
