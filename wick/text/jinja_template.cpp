@@ -1,5 +1,6 @@
 #include "wick/text/jinja_template.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "wick/io/quote.h"
@@ -19,9 +20,20 @@ std::string checked_text(const std::string& text) {
   return text;
 }
 
+// What is given of a variable: no string, each, or each but for the roles of messages.
+enum class Given { nothing, all, messages };
+
+Given given_of(Given given, int depth, const std::string& key, const ordered_json& value) {
+  const bool is_role = given == Given::messages && depth == 1 && key == "role" && value.is_string();
+  return is_role ? Given::nothing : given;
+}
+
 // Variables are the caller's, so they need no steps, but memory.
-jinja::Value value_of(jinja::Machine& machine, const ordered_json& json, int depth) {
+jinja::Value value_of(jinja::Machine& machine, const ordered_json& json, int depth, Given given) {
   using Type = ordered_json::value_t;
+  const auto string = [&](const std::string& text) {
+    return machine.string(jinja::marked(checked_text(text), given != Given::nothing));
+  };
   jinja::require(depth < jinja::kMaxValueDepth, "expected variables at most {} deep, found more",
                  jinja::kMaxValueDepth);
   switch (json.type()) {
@@ -36,16 +48,16 @@ jinja::Value value_of(jinja::Machine& machine, const ordered_json& json, int dep
     case Type::number_float:
       return json.get<double>();
     case Type::string:
-      return machine.string(checked_text(json.get_ref<const std::string&>()));
+      return string(json.get_ref<const std::string&>());
     case Type::array: {
       std::vector<jinja::Value> values;
-      for (const ordered_json& each : json) values.push_back(value_of(machine, each, depth + 1));
+      for (const ordered_json& each : json) values.push_back(value_of(machine, each, depth + 1, given));
       return machine.list(std::move(values));
     }
     case Type::object: {
       jinja::Dict::Pairs pairs;
       for (const auto& [key, each] : json.items())
-        pairs.emplace_back(machine.string(checked_text(key)), value_of(machine, each, depth + 1));
+        pairs.emplace_back(string(key), value_of(machine, each, depth + 1, given_of(given, depth, key, each)));
       return machine.dict(std::move(pairs));
     }
     default:
@@ -103,15 +115,18 @@ JinjaText JinjaTemplate::render(const ordered_json& variables, const JinjaOption
   jinja::Machine machine(options.limits, options.now ? *options.now : local_time());
   std::vector<std::pair<std::string_view, jinja::Value>> values;
   for (const auto& [name, value] : variables.items()) {
+    const bool is_given = std::find(options.given.begin(), options.given.end(), name) != options.given.end();
+    const Given given = !is_given ? Given::nothing : name == "messages" ? Given::messages : Given::all;
     try {
-      values.emplace_back(name, value_of(machine, value, 0));
+      values.emplace_back(name, value_of(machine, value, 0, given));
     } catch (const jinja::Problem& problem) {
       fail("{}: the chat template's variable {}: {}", parsed_->name, quote(name), problem.message);
     }
   }
   JinjaText rendered;
   try {
-    rendered.text = machine.render(parsed_->block, std::move(values));
+    jinja::Marked text = machine.render(parsed_->block, std::move(values));
+    rendered.text = std::move(text.bytes), rendered.given = std::move(text.given);
   } catch (const jinja::Problem& problem) {
     fail("{}: line {} of the chat template: {}", parsed_->name, machine.line(), problem.message);
   }

@@ -23,12 +23,18 @@ namespace wick {
 struct JinjaOptions {
   std::optional<std::tm> now;  // what strftime_now tells; the local time of the call if there is none
   jinja::Limits limits{};
+  // Variables whose strings are given: others than the template's author and the caller chose them.
+  std::vector<std::string> given{"messages", "tools", "documents"};
 };
 
 struct JinjaText {
   std::string text;
   // Where {% generation %} blocks wrote: byte ranges of the text, as transformers has them for its assistant mask.
   std::vector<std::pair<size_t, size_t>> generated;
+  // What is given of the text, and what was made of it, in order: byte ranges that do not touch each other. Control
+  // tokens are looked for outside of them. The messages' roles are not given, since templates make control tokens of
+  // them ('<|' + role + '|>'): the caller lets no others pass than those that there are.
+  std::vector<std::pair<size_t, size_t>> given{};
   size_t steps = 0;
 };
 

@@ -32,7 +32,7 @@ std::optional<Value> item_if_any(Machine& machine, const Value& value, const Val
   const Str& text = *value.get<String>();
   if (!text.is_ascii()) machine.budget.characters(size_t(index));
   const size_t at = text.is_ascii() ? size_t(index) : byte_of(text.bytes, size_t(index));
-  return machine.string(text.bytes.substr(at, code_point_at(text.bytes, at).bytes));
+  return machine.part(text, std::string_view(text.bytes).substr(at, code_point_at(text.bytes, at).bytes));
 }
 
 // The indices of a slice, as Python clamps them.
@@ -64,17 +64,16 @@ Value slice_of_text(Machine& machine, const Str& text, const Indices& at) {
   if (at.step == 1) {
     const size_t from = text.is_ascii() ? size_t(at.start) : byte_of(text.bytes, size_t(at.start));
     const std::string_view rest = std::string_view(text.bytes).substr(from);
-    return machine.string(
-        std::string(rest.substr(0, text.is_ascii() ? size_t(at.count) : byte_of(rest, size_t(at.count)))),
-        text.is_markup);
+    return machine.part(text, rest.substr(0, text.is_ascii() ? size_t(at.count) : byte_of(rest, size_t(at.count))),
+                        text.is_markup);
   }
   std::vector<std::string_view> characters;
   machine.budget.room(text.length * sizeof(std::string_view));
   for (size_t i = 0; i < text.bytes.size(); i += characters.back().size())
     characters.push_back(std::string_view(text.bytes).substr(i, code_point_at(text.bytes, i).bytes));
-  std::string out;
-  for (int64_t i = 0; i < at.count; ++i) out += characters[size_t(at.start + i * at.step)];
-  return machine.string(std::move(out), text.is_markup);
+  Text out(machine);
+  for (int64_t i = 0; i < at.count; ++i) out.add(text, characters[size_t(at.start + i * at.step)]);
+  return out.value(text.is_markup);
 }
 
 }  // namespace
@@ -94,8 +93,8 @@ Value item_or_attribute(Machine& machine, const Value& value, const Value& key) 
   require_defined(value);
   if (auto found = item_if_any(machine, value, key)) return *found;
   if (key.is_string()) return attribute(machine, value, key.bytes());
-  return undefined(machine.budget, fmt::format("expected an item {}, found {} without it", excerpt(repr(machine, key)),
-                                               type_name(value)));
+  return undefined(machine.budget, fmt::format("expected an item {}, found {} without it",
+                                               excerpt(repr(machine, key)->bytes), type_name(value)));
 }
 
 Value slice(Machine& machine, const Value& value, const Value& start, const Value& stop, const Value& step) {

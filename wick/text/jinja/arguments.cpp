@@ -21,8 +21,8 @@ Bound::Bound(Arguments arguments, std::string_view function, std::string_view pa
   values_.resize(names.size());
   std::move(arguments.positional.begin(), arguments.positional.end(), values_.begin());
   for (auto& [name, value] : arguments.named) {
-    const auto at = size_t(std::find(names.begin(), names.end(), name) - names.begin());
-    require(at < names.size() && !values_[at], "expected no argument {} of {}, found one", quote(name), function);
+    const auto at = size_t(std::find(names.begin(), names.end(), name.bytes) - names.begin());
+    require(at < names.size() && !values_[at], "expected no argument {} of {}, found one", quote(name.bytes), function);
     values_[at] = std::move(value);
   }
   for (size_t i = 0; i < names.size(); ++i)
@@ -39,10 +39,13 @@ int64_t Bound::integer(size_t i, int64_t otherwise) const {
 }
 
 std::string_view Bound::text(size_t i, std::string_view otherwise) const {
-  if (!has(i)) return otherwise;
+  return has(i) ? std::string_view(string(i).bytes) : otherwise;
+}
+
+const Str& Bound::string(size_t i) const {
   require_defined(*values_[i]);
   require(values_[i]->is_string(), "expected a string for {}, found {}", function_, type_name(*values_[i]));
-  return values_[i]->bytes();
+  return *values_[i]->get<String>();
 }
 
 }  // namespace wick::jinja

@@ -22,6 +22,7 @@ class Bound {
   bool flag(size_t i) const;
   int64_t integer(size_t i, int64_t otherwise = 0) const;
   std::string_view text(size_t i, std::string_view otherwise = {}) const;  // of a string, which must be one
+  const Str& string(size_t i) const;                                       // that must be one
   bool is_given(size_t i) const { return has(i) && !values_[i]->is_none(); }
 
  private:

@@ -84,7 +84,7 @@ Value Machine::evaluate_item(const Expression& expression) {
 Arguments Machine::evaluate_arguments(const CallSyntax& call) {
   Arguments arguments;
   for (const auto& argument : call.positional) arguments.positional.push_back(evaluate(*argument));
-  for (const auto& [name, argument] : call.named) arguments.named.emplace_back(name, evaluate(*argument));
+  for (const auto& [name, argument] : call.named) arguments.named.emplace_back(Marked{name}, evaluate(*argument));
   if (call.list) {
     Iteration items(*this, evaluate(*call.list));
     for (Value item; items.next(item);) {
@@ -101,9 +101,9 @@ Arguments Machine::evaluate_arguments(const CallSyntax& call) {
     for (const auto& [key, value] : more.get<Mapping>()->pairs) {
       require(key.is_string(), "expected names behind **, found {}", type_name(key));
       for (const auto& [name, other] : arguments.named)
-        require(name != key.bytes(), "expected each argument once, found {} again", quote(name));
-      budget.room(2 * key.bytes().size());
-      arguments.named.emplace_back(key.bytes(), value);
+        require(name.bytes != key.bytes(), "expected each argument once, found {} again", quote(name.bytes));
+      budget.room(2 * key.get<String>()->memory());
+      arguments.named.emplace_back(*key.get<String>(), value);
     }
   }
   return arguments;

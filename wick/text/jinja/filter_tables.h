@@ -20,7 +20,7 @@ std::span<const Filter> text_filters();
 std::span<const Filter> number_filters();
 
 // The text of a value that may be none: a filter on text takes all values by their text.
-std::string soft_text(Machine& machine, const Value& value);
+String soft_text(Machine& machine, const Value& value);
 bool is_markup(const Value& value);
 // Small letters for filters that do not tell case apart.
 Value without_case(Machine& machine, const Value& value);

@@ -34,7 +34,7 @@ Value apply_filter(Machine& machine, std::string_view name, Value subject, Argum
   return filter->run(machine, subject, Bound(std::move(arguments), name, filter->parameters));
 }
 
-std::string soft_text(Machine& machine, const Value& value) {
+String soft_text(Machine& machine, const Value& value) {
   machine.budget.room(value.is_string() ? 4 * value.bytes().size() : 0);
   machine.budget.characters(value.is_string() ? value.bytes().size() : 0);
   return str(machine, value);
@@ -43,7 +43,7 @@ std::string soft_text(Machine& machine, const Value& value) {
 bool is_markup(const Value& value) { return value.is_string() && value.get<String>()->is_markup; }
 
 Value without_case(Machine& machine, const Value& value) {
-  return value.is_string() ? machine.string(python_lower_case(soft_text(machine, value))) : value;
+  return value.is_string() ? machine.string(python_lower_case(soft_text(machine, value)->bytes)) : value;
 }
 
 AttributePath::AttributePath(Machine& machine, const Value& attribute) {

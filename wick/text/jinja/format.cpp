@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMaxPrecision = 300, kMaxWidth = 1'000'000;
 
 struct Spec {
-  std::string fill = " ";
+  Marked fill{" "};
   char align = 0, sign = '-', grouping = 0, type = 0;
   bool alternate = false;
   int64_t width = 0, precision = -1;
@@ -33,9 +33,9 @@ int64_t take_number(std::string_view& text, int64_t most) {
   return value;
 }
 
-std::string padded(Machine& machine, std::string_view sign, std::string_view body, const Spec& spec, char align) {
+Marked padded(Machine& machine, std::string_view sign, const Marked& body, const Spec& spec, char align) {
   if (spec.align) align = spec.align;
-  const int64_t pad = std::max<int64_t>(spec.width - int64_t(code_points(sign) + code_points(body)), 0);
+  const int64_t pad = std::max<int64_t>(spec.width - int64_t(code_points(sign) + code_points(body.bytes)), 0);
   const int64_t left = align == '<' || align == '=' ? 0 : align == '^' ? pad / 2 : pad;
   Text out(machine);
   out.repeat(spec.fill, size_t(left));
@@ -72,7 +72,7 @@ std::string digits_of(uint64_t value, char type) {
   }
 }
 
-std::string format_integer(Machine& machine, int64_t value, const Spec& spec) {
+Marked format_integer(Machine& machine, int64_t value, const Spec& spec) {
   const uint64_t size = value < 0 ? uint64_t(0) - uint64_t(value) : uint64_t(value);
   std::string digits = digits_of(size, spec.type);
   const bool is_based = spec.type == 'x' || spec.type == 'X' || spec.type == 'o' || spec.type == 'b';
@@ -80,7 +80,7 @@ std::string format_integer(Machine& machine, int64_t value, const Spec& spec) {
   if (spec.grouping) digits = grouped(std::move(digits), spec.grouping, is_based ? 4 : 3);
   std::string sign = sign_of(value < 0, spec);
   if (spec.alternate && is_based) (sign += '0') += spec.type;
-  return padded(machine, sign, digits, spec, '>');
+  return padded(machine, sign, {std::move(digits)}, spec, '>');
 }
 
 std::string real_digits(double size, const Spec& spec) {
@@ -100,15 +100,16 @@ std::string real_digits(double size, const Spec& spec) {
   return digits;
 }
 
-std::string format_real(Machine& machine, double value, const Spec& spec) {
+Marked format_real(Machine& machine, double value, const Spec& spec) {
   std::string digits = real_digits(std::abs(value), spec);
   if (spec.grouping) digits = grouped(std::move(digits), spec.grouping, 3);
-  return padded(machine, sign_of(std::signbit(value) && !std::isnan(value), spec), digits, spec, '>');
+  return padded(machine, sign_of(std::signbit(value) && !std::isnan(value), spec), {std::move(digits)}, spec, '>');
 }
 
-std::string format_text(Machine& machine, std::string_view text, const Spec& spec, char align) {
-  if (spec.precision >= 0) text = text.substr(0, byte_of(text, size_t(spec.precision)));
-  return padded(machine, "", text, spec, align);
+Marked format_text(Machine& machine, const Marked& text, const Spec& spec, char align) {
+  if (spec.precision < 0) return padded(machine, "", text, spec, align);
+  const auto kept = std::string_view(text.bytes).substr(0, byte_of(text.bytes, size_t(spec.precision)));
+  return padded(machine, "", *machine.part(text, kept), spec, align);
 }
 
 // Printf's formats.
@@ -116,10 +117,11 @@ class Percent {
  public:
   Percent(Machine& machine, const Value& arguments) : machine_(machine), arguments_(arguments), out_(machine) {}
 
-  Value all(std::string_view format, bool is_markup) {
+  Value all(const Str& text) {
+    std::string_view format = text.bytes;
     while (true) {
       const size_t percent = format.find('%');
-      out_ += format.substr(0, percent);
+      out_.add(text, format.substr(0, percent));
       if (percent == format.npos) break;
       format.remove_prefix(percent + 1);
       conversion(format);
@@ -127,7 +129,7 @@ class Percent {
     const bool may_be_left = arguments_.is<Mapping>() || arguments_.is<List>();
     const size_t count = arguments_.is<Tuple>() ? arguments_.items()->values.size() : 1;
     require(may_be_left || used_ >= count, "expected a conversion for each of {} values, found {}", count, used_);
-    return out_.value(is_markup);
+    return out_.value(text.is_markup);
   }
 
  private:
@@ -182,26 +184,27 @@ class Percent {
   }
 
   static void flag(Spec& spec, char flag) {
-    if (flag == '-') spec.align = '<', spec.fill = " ";
-    if (flag == '0' && spec.align != '<') spec.align = '=', spec.fill = "0";
+    if (flag == '-') spec.align = '<', spec.fill = {" "};
+    if (flag == '0' && spec.align != '<') spec.align = '=', spec.fill = {"0"};
     if (flag == '+' || (flag == ' ' && spec.sign != '+')) spec.sign = flag;
     if (flag == '#') spec.alternate = true;
   }
 
-  std::string converted(const Value& value, Spec spec) {
+  Marked converted(const Value& value, Spec spec) {
     constexpr std::string_view integers = "diuoxX", reals = "eEfFgG";
     if (spec.type == 's' || spec.type == 'r') {
-      if (spec.fill == "0") spec.align = 0, spec.fill = " ";
-      return format_text(machine_, spec.type == 's' ? str(machine_, value) : repr(machine_, value), spec, '>');
+      if (spec.fill.bytes == "0") spec.align = 0, spec.fill = {" "};
+      return format_text(machine_, *(spec.type == 's' ? str(machine_, value) : repr(machine_, value)), spec, '>');
     }
     require_defined(value);
     if (spec.type == 'c') {
-      if (value.is_string() && value.get<String>()->length == 1) return format_text(machine_, value.bytes(), spec, '>');
+      const auto* character = value.get_if<String>();
+      if (character && (*character)->length == 1) return format_text(machine_, **character, spec, '>');
       require(value.is_integer() && value.integer() >= 0 && value.integer() < 0xd800,
               "expected a character for %c, found {}", type_name(value));
       std::string text;
       append_code_point(text, int32_t(value.integer()));
-      return format_text(machine_, text, spec, '>');
+      return format_text(machine_, {std::move(text)}, spec, '>');
     }
     require(value.is_number(), "expected a number for the conversion {}, found {}", quote(std::string(1, spec.type)),
             type_name(value));
@@ -224,8 +227,9 @@ class Percent {
 bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
 // [[fill]align][sign][#][0][width][grouping][.precision][type]
-Spec parse_spec(std::string_view text) {
+Spec parse_spec(const Marked& format) {
   Spec spec;
+  std::string_view text = format.bytes;
   const auto skip = [&](std::string_view any) {
     if (text.empty() || any.find(text[0]) == any.npos) return char(0);
     const char found = text[0];
@@ -234,13 +238,13 @@ Spec parse_spec(std::string_view text) {
   };
   const size_t fill = text.empty() ? 0 : code_point_at(text, 0).bytes;
   if (fill > 0 && fill < text.size() && is_align(text[fill])) {
-    spec.fill = text.substr(0, fill);
+    spec.fill = marked(std::string(text.substr(0, fill)), format.has_given());
     text.remove_prefix(fill);
   }
   spec.align = skip("<>^=");
   if (const char sign = skip("+- ")) spec.sign = sign;
   spec.alternate = skip("#") != 0;
-  if (skip("0") && !spec.align) spec.align = '=', spec.fill = "0";
+  if (skip("0") && !spec.align) spec.align = '=', spec.fill = {"0"};
   spec.width = take_number(text, kMaxWidth);
   spec.grouping = skip(",_");
   if (skip(".")) spec.precision = take_number(text, kMaxPrecision);
@@ -252,18 +256,23 @@ Spec parse_spec(std::string_view text) {
 // The fields of str.format.
 class Braces {
  public:
-  Braces(Machine& machine, const Arguments& arguments) : machine_(machine), arguments_(arguments) {}
+  Braces(Machine& machine, const Marked& whole, const Arguments& arguments)
+      : machine_(machine), whole_(whole), arguments_(arguments) {}
 
-  std::string all(std::string_view format, int depth) {
+  Marked all() { return all(whole_.bytes, 0); }
+
+ private:
+  // A part of the whole format.
+  Marked all(std::string_view format, int depth) {
     require(depth < 2, "expected fields in fields at most once, found more");
     Text out(machine_);
     while (!format.empty()) {
       const size_t at = std::min(format.find_first_of("{}"), format.size());
-      out += format.substr(0, at);
+      out.add(whole_, format.substr(0, at));
       format.remove_prefix(at);
       if (format.empty()) break;
       if (format.size() > 1 && format[0] == format[1]) {
-        out += format.substr(0, 1);
+        out.add(whole_, format.substr(0, 1));
         format.remove_prefix(2);
         continue;
       }
@@ -275,7 +284,6 @@ class Braces {
     return out.take();
   }
 
- private:
   static size_t end_of_field(std::string_view format) {
     int open = 0;
     for (size_t i = 0; i < format.size(); ++i) {
@@ -285,19 +293,19 @@ class Braces {
     refuse("expected a }} behind a {{, found none");
   }
 
-  std::string field(std::string_view text, int depth) {
+  Marked field(std::string_view text, int depth) {
     const size_t name_end = std::min(text.find_first_of("!:"), text.size());
     Value value = argument(text.substr(0, name_end));
     text.remove_prefix(name_end);
     if (text.starts_with('!')) {
       require(text.size() >= 2 && (text[1] == 'r' || text[1] == 's') && (text.size() == 2 || text[2] == ':'),
               "expected !r or !s in a field, found {}", quote(text));
-      value = machine_.string(text[1] == 'r' ? repr(machine_, value) : str(machine_, value));
+      value = text[1] == 'r' ? repr(machine_, value) : str(machine_, value);
       text.remove_prefix(2);
     }
     if (text.starts_with(':')) text.remove_prefix(1);
-    const std::string spec = text.find('{') == text.npos ? std::string(text) : all(text, depth + 1);
-    return formatted(machine_, value, spec);
+    if (text.find('{') != text.npos) return formatted(machine_, value, all(text, depth + 1));
+    return formatted(machine_, value, *machine_.part(whole_, text));
   }
 
   // "0", "name", "name.attribute[key]" or nothing for the next one.
@@ -336,11 +344,12 @@ class Braces {
       return arguments_.positional[index];
     }
     for (const auto& [other, value] : arguments_.named)
-      if (other == name) return value;
+      if (other.bytes == name) return value;
     refuse("expected an argument {} of format, found none", quote(name));
   }
 
   Machine& machine_;
+  const Marked& whole_;
   const Arguments& arguments_;
   size_t next_ = 0;
 };
@@ -349,36 +358,36 @@ class Braces {
 
 Value format_percent(Machine& machine, const Str& format, const Value& arguments) {
   machine.budget.work(format.bytes.size());
-  return Percent(machine, arguments).all(format.bytes, format.is_markup);
+  return Percent(machine, arguments).all(format);
 }
 
-Value format_braces(Machine& machine, std::string_view format, const Arguments& arguments) {
-  machine.budget.work(format.size());
-  return machine.string(Braces(machine, arguments).all(format, 0));
+Value format_braces(Machine& machine, const Str& format, const Arguments& arguments) {
+  machine.budget.work(format.bytes.size());
+  return machine.string(Braces(machine, format, arguments).all());
 }
 
-std::string formatted(Machine& machine, const Value& value, std::string_view format) {
-  if (format.empty()) return str(machine, value);
+Marked formatted(Machine& machine, const Value& value, const Marked& format) {
+  if (format.bytes.empty()) return *str(machine, value);
   Spec spec = parse_spec(format);
   if (value.is_string()) {
     require((spec.type == 0 || spec.type == 's') && spec.align != '=', "expected a format of strings, found {}",
-            quote(format));
-    return format_text(machine, value.bytes(), spec, '<');
+            quote(format.bytes));
+    return format_text(machine, *value.get<String>(), spec, '<');
   }
-  require(value.is_number(), "expected a number or a string for {}, found {}", quote(format), type_name(value));
+  require(value.is_number(), "expected a number or a string for {}, found {}", quote(format.bytes), type_name(value));
   constexpr std::string_view reals = "eEfFgG%";
   if (spec.type == 'n') spec.type = 0;
   if (value.is<double>() || reals.find(spec.type) != reals.npos) {
     require(spec.type == 0 || reals.find(spec.type) != reals.npos, "expected a format of floats, found {}",
-            quote(format));
+            quote(format.bytes));
     return format_real(machine, value.real(), spec);
   }
-  require(spec.type != 's' && spec.precision < 0, "expected a format of integers, found {}", quote(format));
+  require(spec.type != 's' && spec.precision < 0, "expected a format of integers, found {}", quote(format.bytes));
   if (spec.type != 'c') return format_integer(machine, value.integer(), spec);
   require(value.integer() >= 0 && value.integer() < 0xd800, "expected a character, found {}", value.integer());
   std::string text;
   append_code_point(text, int32_t(value.integer()));
-  return format_text(machine, text, spec, '<');
+  return format_text(machine, {std::move(text)}, spec, '<');
 }
 
 }  // namespace wick::jinja

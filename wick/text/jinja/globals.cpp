@@ -39,7 +39,7 @@ Dict::Pairs pairs_of(Machine& machine, Arguments arguments, std::string_view fun
       }
     }
   }
-  for (auto& [name, value] : arguments.named) put(machine, pairs, machine.string(name), std::move(value));
+  for (auto& [name, value] : arguments.named) put(machine, pairs, machine.string(std::move(name)), std::move(value));
   return pairs;
 }
 
@@ -64,13 +64,13 @@ Value make_cycler(Machine& machine, Arguments arguments) {
 Value make_joiner(Machine& machine, Arguments arguments) {
   const Bound given(std::move(arguments), "joiner", "sep?");
   return ObjectRef(
-      std::make_shared<Joiner>(machine.budget, machine.string(given.has(0) ? str(machine, given[0]) : ", ")));
+      std::make_shared<Joiner>(machine.budget, given.has(0) ? str(machine, given[0]) : machine.string(", ")));
 }
 
 // What the template's author tells the caller.
 Value raise_exception(Machine& machine, Arguments arguments) {
   const Bound given(std::move(arguments), "raise_exception", "message");
-  refuse("the template refuses this: {}", excerpt(str(machine, given[0])));
+  refuse("the template refuses this: {}", excerpt(str(machine, given[0])->bytes));
 }
 
 // One conversion of strftime: an optional flag of glibc's and a letter. Widths would write texts of any length.
@@ -86,11 +86,12 @@ void add_time(Text& out, const std::tm& time, std::string_view conversion) {
 
 Value strftime_now(Machine& machine, Arguments arguments) {
   const Bound given(std::move(arguments), "strftime_now", "format");
-  const std::string_view format = given.text(0);
+  const Str& text = given.string(0);
+  const std::string_view format = text.bytes;
   Text out(machine);
   for (size_t at = 0; at < format.size();) {
     const size_t percent = std::min(format.find('%', at), format.size());
-    out += format.substr(at, percent - at);
+    out.add(text, format.substr(at, percent - at));
     at = percent;
     if (at == format.size()) break;
     size_t end = at + 1;

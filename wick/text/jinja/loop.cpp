@@ -3,6 +3,7 @@
 #include "wick/text/jinja/arguments.h"
 #include "wick/text/jinja/objects.h"
 #include "wick/text/jinja/operations.h"
+#include "wick/text/jinja/print.h"
 
 namespace wick::jinja {
 
@@ -42,7 +43,7 @@ void LoopObject::clear() {
   ahead_.clear();
 }
 
-std::string LoopObject::text(Machine&) const { return fmt::format("<LoopContext {}>", index_ + 1); }
+void LoopObject::print(Machine&, Text& out) const { out += fmt::format("<LoopContext {}>", index_ + 1); }
 
 Value LoopObject::call(Machine&, Arguments arguments) {
   require(recurse_ != nullptr, "expected a loop marked as recursive, found another");

@@ -25,7 +25,7 @@ class LoopObject : public Object, public std::enable_shared_from_this<LoopObject
   void set_recurse(Recurse recurse) { recurse_ = std::move(recurse); }
 
   std::string_view type() const override { return "LoopContext"; }
-  std::string text(Machine&) const override;
+  void print(Machine&, Text& out) const override;
   bool is_callable() const override { return true; }
   Value call(Machine& machine, Arguments arguments) override;
   Value attribute(Machine& machine, std::string_view name) override;

@@ -37,9 +37,17 @@ void Machine::keep(ObjectRef object) {
   kept_.push_back(std::move(object));
 }
 
-Value Machine::string(std::string text, bool is_markup) {
-  budget.room(text.size());
+String Machine::string(std::string text, bool is_markup) { return string(Marked{std::move(text)}, is_markup); }
+
+String Machine::string(Marked text, bool is_markup) {
+  budget.room(text.memory());
   return std::make_shared<const Str>(std::move(text), is_markup, &budget);
+}
+
+String Machine::part(const Marked& text, std::string_view part, bool is_markup) {
+  Text out(*this);
+  out.add(text, part);
+  return out.value(is_markup);
 }
 
 Value Machine::list(std::vector<Value> values) {
@@ -57,7 +65,7 @@ Value Machine::dict(Dict::Pairs pairs) {
   return std::make_shared<const Dict>(std::move(pairs), &budget);
 }
 
-std::string Machine::render(const Block& template_, std::vector<std::pair<std::string_view, Value>> variables) {
+Marked Machine::render(const Block& template_, std::vector<std::pair<std::string_view, Value>> variables) {
   scope_ = std::make_shared<Scope>(Scope{nullptr, std::move(variables)});
   run(template_);
   return std::move(root_);
@@ -120,8 +128,8 @@ Machine::Flow Machine::run_condition(const Statement& statement) {
 }
 
 // Runs a block in a scope of its own.
-template <class Run>
-auto Machine::within(std::shared_ptr<Scope> outer, const Run& body) {
+template <class Body>
+auto Machine::within(std::shared_ptr<Scope> outer, const Body& body) {
   auto before = std::exchange(scope_, std::make_shared<Scope>(Scope{std::move(outer)}));
   auto result = body();
   scope_ = std::move(before);
@@ -129,13 +137,13 @@ auto Machine::within(std::shared_ptr<Scope> outer, const Run& body) {
 }
 
 // Runs what writes, and takes what it wrote.
-template <class Run>
-std::string Machine::capture(const Run& body) {
-  std::string text;
-  std::string* before = std::exchange(out_, &text);
+template <class Body>
+Marked Machine::capture(const Body& body) {
+  Marked text;
+  Marked* before = std::exchange(out_, &text);
   body();
   out_ = before;
-  buffered_ -= text.size();
+  buffered_ -= text.memory();
   return text;
 }
 
@@ -154,7 +162,7 @@ Machine::Flow Machine::run_with(const Statement& statement) {
 
 Machine::Flow Machine::run_set_block(const Statement& statement) {
   Flow flow = Flow::on;
-  std::string text = capture([&] { flow = within(scope_, [&] { return run(statement.bodies[0]); }); });
+  Marked text = capture([&] { flow = within(scope_, [&] { return run(statement.bodies[0]); }); });
   if (flow != Flow::on) return flow;
   Value value = string(std::move(text));
   if (!statement.expressions.empty()) value = evaluate_filter(*statement.expressions[0], &value);
@@ -164,7 +172,7 @@ Machine::Flow Machine::run_set_block(const Statement& statement) {
 
 Machine::Flow Machine::run_filter_block(const Statement& statement) {
   Flow flow = Flow::on;
-  std::string text = capture([&] { flow = within(scope_, [&] { return run(statement.bodies[0]); }); });
+  Marked text = capture([&] { flow = within(scope_, [&] { return run(statement.bodies[0]); }); });
   if (flow != Flow::on) return flow;
   const Value value = string(std::move(text));
   print(evaluate_filter(*statement.expressions[0], &value));
@@ -175,7 +183,7 @@ void Machine::run_call_block(const Statement& statement) {
   const Expression& syntax = *statement.expressions[0];
   const Value callee = evaluate(*syntax.parts[0]);
   Arguments arguments = evaluate_arguments(syntax.call);
-  arguments.named.emplace_back("caller", macro_value(statement.macro));
+  arguments.named.emplace_back(Marked{"caller"}, macro_value(statement.macro));
   print(call(callee, std::move(arguments)));
 }
 
@@ -237,20 +245,21 @@ bool Machine::iterate(const Statement& statement, const std::shared_ptr<Scope>& 
 }
 
 void Machine::print(const Value& value) {
-  if (value.is_string()) return write(value.bytes());
-  if (!value.is_undefined()) write(str(*this, value));
+  const String text = str(*this, value);
+  write(text->bytes, text->given);
 }
 
-void Machine::write(std::string_view text) {
+void Machine::write(std::string_view text, const Runs& given) {
+  const size_t before = out_->memory(), at = out_->bytes.size();
   if (out_ == &root_) {
-    budget.output(root_.size() + text.size());
+    budget.output(at + text.size());
     root_length_ += size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
-  } else {
-    buffered_ += text.size();
   }
   budget.work(text.size());
-  if (out_->size() + text.size() > out_->capacity()) budget.room(2 * (buffered_ + root_.size() + text.size()));
-  *out_ += text;
+  if (at + text.size() > out_->bytes.capacity()) budget.room(2 * (buffered_ + root_.memory() + text.size()));
+  out_->bytes += text;
+  add_runs(budget, out_->given, at, given, 0, text.size());
+  if (out_ != &root_) buffered_ += out_->memory() - before;
 }
 
 void Machine::assign(const Expression& target, const Value& value) {
@@ -302,7 +311,8 @@ Value Machine::call_macro(const MacroSyntax& macro, std::shared_ptr<Scope> scope
 void Machine::bind(const MacroSyntax& macro, Arguments arguments) {
   const auto take_named = [&](std::string_view name) -> std::optional<Value> {
     auto& named = arguments.named;
-    const auto at = std::find_if(named.begin(), named.end(), [&](const auto& each) { return each.first == name; });
+    const auto at =
+        std::find_if(named.begin(), named.end(), [&](const auto& each) { return each.first.bytes == name; });
     if (at == named.end()) return std::nullopt;
     Value value = std::move(at->second);
     named.erase(at);
@@ -325,11 +335,11 @@ void Machine::bind(const MacroSyntax& macro, Arguments arguments) {
     scope_->set("caller", take_named("caller").value_or(undefined(budget, "expected a caller, found none")));
   if (macro.uses_kwargs) {
     Dict::Pairs pairs;
-    for (auto& [name, value] : arguments.named) pairs.emplace_back(string(name), std::move(value));
+    for (auto& [name, value] : arguments.named) pairs.emplace_back(string(std::move(name)), std::move(value));
     scope_->set("kwargs", dict(std::move(pairs)));
   } else {
     require(arguments.named.empty(), "expected no argument {} of macro {}, found one",
-            arguments.named.empty() ? "" : quote(arguments.named[0].first), quote(macro.name));
+            arguments.named.empty() ? "" : quote(arguments.named[0].first.bytes), quote(macro.name));
   }
   if (macro.uses_varargs) {
     const auto rest = arguments.positional.begin() + ptrdiff_t(std::min(count, arguments.positional.size()));

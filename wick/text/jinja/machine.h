@@ -34,7 +34,9 @@ class Machine {
   Budget budget;
 
   // Values that count. All throw Problem where there is no room for them.
-  Value string(std::string text, bool is_markup = false);
+  String string(std::string text, bool is_markup = false);  // nothing of which is given
+  String string(Marked text, bool is_markup = false);
+  String part(const Marked& text, std::string_view part, bool is_markup = false);  // of the text's own bytes
   Value list(std::vector<Value> values);
   Value tuple(std::vector<Value> values);
   Value dict(Dict::Pairs pairs);
@@ -45,8 +47,8 @@ class Machine {
   Value call_macro(const MacroSyntax& macro, std::shared_ptr<Scope> scope, Arguments arguments);
   const std::tm& now() const { return now_; }
 
-  // The text of the whole template, and what its generation blocks wrote, in code points of it.
-  std::string render(const Block& template_, std::vector<std::pair<std::string_view, Value>> variables);
+  // The whole template's text, and what its generation blocks wrote, in code points of it.
+  Marked render(const Block& template_, std::vector<std::pair<std::string_view, Value>> variables);
   const std::vector<std::pair<size_t, size_t>>& generated() const { return generated_; }
   int line() const { return line_; }
 
@@ -65,12 +67,12 @@ class Machine {
   std::function<bool(Value&)> puller(const Statement& statement, const std::shared_ptr<Scope>& outer,
                                      const Value& items);
   bool iterate(const Statement& statement, const std::shared_ptr<Scope>& outer, const Value& items, int depth);
-  template <class Run>
-  auto within(std::shared_ptr<Scope> outer, const Run& body);
-  template <class Run>
-  std::string capture(const Run& body);
+  template <class Body>
+  auto within(std::shared_ptr<Scope> outer, const Body& body);
+  template <class Body>
+  Marked capture(const Body& body);
   void print(const Value& value);
-  void write(std::string_view text);
+  void write(std::string_view text, const Runs& given = {});
   void assign(const Expression& target, const Value& value);
   Value lookup(std::string_view name);
   Value macro_value(const std::shared_ptr<MacroSyntax>& macro);
@@ -96,10 +98,10 @@ class Machine {
   std::shared_ptr<Scope> scope_;
   std::vector<std::shared_ptr<Scope>> captured_scopes_;  // by macros, which do not hold them
   std::vector<ObjectRef> kept_;
-  std::string* out_ = nullptr;
-  std::string root_;
+  Marked* out_ = nullptr;
+  Marked root_;
   size_t root_length_ = 0;  // code points of root_
-  size_t buffered_ = 0;     // bytes that are written and not in root_
+  size_t buffered_ = 0;     // the memory of what is written and not in root_
   std::vector<std::pair<size_t, size_t>> generated_;
   int depth_ = 0, line_ = 0;
 };

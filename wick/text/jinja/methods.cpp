@@ -23,15 +23,16 @@ std::optional<std::string_view> characters_of(const Bound& given) {
 
 template <Side side>
 Value strip_method(Machine& machine, const Value& self, const Bound& given) {
-  return machine.string(std::string(strip(machine, self.bytes(), side, characters_of(given))),
-                        self.get<String>()->is_markup);
+  const Str& text = *self.get<String>();
+  return machine.part(text, strip(machine, text.bytes, side, characters_of(given)), text.is_markup);
 }
 
 template <std::string (*map)(std::string_view)>
 Value map_method(Machine& machine, const Value& self, const Bound&) {
   machine.budget.room(4 * self.bytes().size());
   machine.budget.characters(self.bytes().size());
-  return machine.string(map(self.bytes()), self.get<String>()->is_markup);
+  const Str& text = *self.get<String>();
+  return machine.string(mapped(machine, text, map), text.is_markup);
 }
 
 // Whether there are characters, all of this kind.
@@ -172,27 +173,28 @@ Value split_method(Machine& machine, const Value& self, const Bound& given) {
   auto pieces = given.is_given(0) ? pieces_of(machine, self.bytes(), given.text(0), limit, from_end)
                                   : words_of(machine, self.bytes(), limit, from_end);
   if (from_end) std::reverse(pieces.begin(), pieces.end());
-  return list_of(machine, pieces);
+  return list_of(machine, *self.get<String>(), pieces);
 }
 
 Value splitlines(Machine& machine, const Value& self, const Bound& given) {
-  return list_of(machine, lines_of(machine, self.bytes(), given.flag(0)));
+  return list_of(machine, *self.get<String>(), lines_of(machine, self.bytes(), given.flag(0)));
 }
 
 template <bool from_end>
 Value partition_method(Machine& machine, const Value& self, const Bound& given) {
   require(!given.text(0).empty(), "expected a separator of partition that is not empty, found \"\"");
-  const std::string_view text = self.bytes();
+  const Str& whole = *self.get<String>();
+  const std::string_view text = whole.bytes, separator = given.text(0);
   machine.budget.room(text.size());
-  const size_t at = find_text(machine, text, given.text(0), from_end);
+  const size_t at = find_text(machine, text, separator, from_end);
   const Value none = machine.string("");
   if (at == text.npos) return from_end ? machine.tuple({none, none, self}) : machine.tuple({self, none, none});
-  return machine.tuple({machine.string(std::string(text.substr(0, at))), given[0],
-                        machine.string(std::string(text.substr(at + given.text(0).size())))});
+  return machine.tuple({machine.part(whole, text.substr(0, at)), machine.part(whole, text.substr(at, separator.size())),
+                        machine.part(whole, text.substr(at + separator.size()))});
 }
 
 Value replace_method(Machine& machine, const Value& self, const Bound& given) {
-  return machine.string(replaced(machine, self.bytes(), given.text(0), given.text(1), given.integer(2, -1)));
+  return replaced(machine, *self.get<String>(), given.text(0), given.string(1), given.integer(2, -1));
 }
 
 Value join_method(Machine& machine, const Value& self, const Bound& given) {
@@ -202,8 +204,8 @@ Value join_method(Machine& machine, const Value& self, const Bound& given) {
   bool is_first = true;
   for (Value item; items.next(item); is_first = false) {
     require(item.is_string(), "expected strings to join, found {}", type_name(item));
-    if (!is_first) out += self.bytes();
-    out += item.bytes();
+    if (!is_first) out += *self.get<String>();
+    out += *item.get<String>();
   }
   return out.value();
 }
@@ -214,8 +216,7 @@ Value remove_affix(Machine& machine, const Value& self, const Bound& given) {
   const std::string_view affix = given.text(0);
   if (at_start && text.starts_with(affix)) text.remove_prefix(affix.size());
   if (!at_start && text.ends_with(affix)) text.remove_suffix(affix.size());
-  machine.budget.room(text.size());
-  return machine.string(std::string(text));
+  return machine.part(*self.get<String>(), text);
 }
 
 // The characters that a text lacks of a width.
@@ -226,42 +227,45 @@ int64_t missing_width(const Value& self, const Bound& given) {
 
 template <char align>
 Value justify(Machine& machine, const Value& self, const Bound& given) {
-  const std::string_view fill = given.text(1, " ");
-  require(code_points(fill) == 1, "expected one character to fill with, found {}", code_points(fill));
-  if (align == '^') return machine.string(centered(machine, self.bytes(), given.integer(0), fill));
+  const Marked fill = given.has(1) ? Marked(given.string(1)) : Marked{" "};
+  const Str& text = *self.get<String>();
+  const size_t length = code_points(fill.bytes);
+  require(length == 1, "expected one character to fill with, found {}", length);
+  if (align == '^') return machine.string(centered(machine, text, given.integer(0), fill));
   const int64_t pad = missing_width(self, given);
   Text out(machine);
   if (align == '>') out.repeat(fill, size_t(pad));
-  out += self.bytes();
+  out += text;
   if (align == '<') out.repeat(fill, size_t(pad));
   return out.value();
 }
 
 Value zfill(Machine& machine, const Value& self, const Bound& given) {
-  std::string_view text = self.bytes();
+  const Str& whole = *self.get<String>();
+  std::string_view text = whole.bytes;
   const int64_t pad = missing_width(self, given);
   Text out(machine);
   if (text.starts_with('-') || text.starts_with('+')) {
-    out += text.substr(0, 1);
+    out.add(whole, text.substr(0, 1));
     text.remove_prefix(1);
   }
-  out.repeat("0", size_t(pad));
-  out += text;
-  return out.value();
+  out.repeat({"0"}, size_t(pad));
+  return out.add(whole, text).value();
 }
 
 Value expandtabs(Machine& machine, const Value& self, const Bound& given) {
   const int64_t size = given.integer(0, 8);
+  const Str& text = *self.get<String>();
   Text out(machine);
   int64_t column = 0;
-  for (size_t at = 0; at < self.bytes().size();) {
-    const auto [c, bytes] = code_point_at(self.bytes(), at);
+  for (size_t at = 0; at < text.bytes.size();) {
+    const auto [c, bytes] = code_point_at(text.bytes, at);
     if (c == '\t') {
       const int64_t spaces = size > 0 ? size - column % size : 0;
-      out.repeat(" ", size_t(spaces));
+      out.repeat({" "}, size_t(spaces));
       column += spaces;
     } else {
-      out += std::string_view(self.bytes()).substr(at, bytes);
+      out.add(text, std::string_view(text.bytes).substr(at, bytes));
       column = c == '\n' || c == '\r' ? 0 : column + 1;
     }
     at += bytes;
@@ -387,15 +391,15 @@ Value function(Machine& machine, const Value& self, std::string_view name, Funct
 Value format_of(Machine& machine, const Value& self, std::string_view name) {
   if (name == "format")
     return function(machine, self, name, [self](Machine& inner, Arguments arguments) {
-      return format_braces(inner, self.bytes(), arguments);
+      return format_braces(inner, *self.get<String>(), arguments);
     });
   return function(machine, self, name, [self](Machine& inner, Arguments arguments) {
     const Bound given(std::move(arguments), "format_map", "mapping");
     require(given[0].is<Mapping>(), "expected a dict for format_map, found {}", type_name(given[0]));
     Arguments named;
     for (const auto& [key, value] : given[0].get<Mapping>()->pairs)
-      if (key.is_string()) named.named.emplace_back(key.bytes(), value);
-    return format_braces(inner, self.bytes(), named);
+      if (key.is_string()) named.named.emplace_back(*key.get<String>(), value);
+    return format_braces(inner, *self.get<String>(), named);
   });
 }
 

@@ -29,20 +29,22 @@ Value method(Machine& machine, std::string name, Function::Run run) {
 Range::Range(Budget& budget, int64_t start, int64_t stop, int64_t step)
     : Object(budget), start_(start), stop_(stop), step_(step), length_(length_of_range(start, stop, step)) {}
 
-std::string Range::text(Machine&) const {
-  return step_ == 1 ? fmt::format("range({}, {})", start_, stop_)
-                    : fmt::format("range({}, {}, {})", start_, stop_, step_);
+void Range::print(Machine&, Text& out) const {
+  out +=
+      step_ == 1 ? fmt::format("range({}, {})", start_, stop_) : fmt::format("range({}, {}, {})", start_, stop_, step_);
 }
 
 std::string_view DictView::type() const {
   return part_ == Part::keys ? "dict_keys" : part_ == Part::values ? "dict_values" : "dict_items";
 }
 
-std::string DictView::text(Machine& machine) const {
+void DictView::print(Machine& machine, Text& out) const {
   std::vector<Value> values;
   machine.budget.room(length() * sizeof(Value));
   for (size_t i = 0; i < length(); ++i) values.push_back(at(machine, i));
-  return fmt::format("{}({})", type(), repr(machine, machine.list(std::move(values))));
+  (out += type()) += "(";
+  add_repr(machine, out, machine.list(std::move(values)));
+  out += ")";
 }
 
 Value DictView::at(Machine& machine, size_t index) const {
@@ -58,17 +60,20 @@ bool Generator::next(Machine& machine, Value& item) {
   return true;
 }
 
-std::string Group::text(Machine& machine) const { return repr(machine, machine.tuple({grouper_, list_})); }
+void Group::print(Machine& machine, Text& out) const { add_repr(machine, out, machine.tuple({grouper_, list_})); }
 
 Value Group::attribute(Machine& machine, std::string_view name) {
   if (name == "grouper") return grouper_;
   return name == "list" ? list_ : Object::attribute(machine, name);
 }
 
-std::string Namespace::text(Machine& machine) const {
+// The names may come from a dict.
+void Namespace::print(Machine& machine, Text& out) const {
   Dict::Pairs pairs;
-  for (const auto& [name, value] : attributes_) pairs.emplace_back(machine.string(name), value);
-  return fmt::format("<Namespace {}>", repr(machine, machine.dict(std::move(pairs))));
+  for (const auto& [name, value] : attributes_) pairs.emplace_back(machine.string(marked(name, true)), value);
+  out += "<Namespace ";
+  add_repr(machine, out, machine.dict(std::move(pairs)));
+  out += ">";
 }
 
 Value Namespace::attribute(Machine& machine, std::string_view name) {
@@ -91,13 +96,13 @@ void Namespace::set(Machine& machine, std::string_view name, Value value) {
   attributes_.emplace_back(std::string(name), std::move(value));
 }
 
-std::string Macro::text(Machine&) const {
-  return syntax_->name.empty() ? "<Macro anonymous>" : fmt::format("<Macro {}>", repr_of_string(syntax_->name));
+void Macro::print(Machine&, Text& out) const {
+  out += syntax_->name.empty() ? "<Macro anonymous>" : fmt::format("<Macro {}>", repr_of_string(syntax_->name));
 }
 
 Value Macro::call(Machine& machine, Arguments arguments) {
   auto scope = scope_.lock();
-  require(scope != nullptr, "expected a macro whose block goes on, found {}", text(machine));
+  require(scope != nullptr, "expected a macro whose block goes on, found {}", quote(syntax_->name));
   return machine.call_macro(*syntax_, std::move(scope), std::move(arguments));
 }
 
@@ -111,6 +116,8 @@ Value Macro::attribute(Machine& machine, std::string_view name) {
   for (const std::string& parameter : syntax_->parameters) names.push_back(machine.string(parameter));
   return machine.tuple(std::move(names));
 }
+
+void Function::print(Machine&, Text& out) const { out += fmt::format("<function {}>", name_); }
 
 Value Cycler::attribute(Machine& machine, std::string_view name) {
   if (name == "current") return current();

@@ -17,7 +17,7 @@ class Range : public Object {
  public:
   Range(Budget& budget, int64_t start, int64_t stop, int64_t step);
   std::string_view type() const override { return "range"; }
-  std::string text(Machine&) const override;
+  void print(Machine&, Text& out) const override;
   bool is_collection() const override { return true; }
   bool is_sequence() const override { return true; }
   size_t length() const override { return length_; }
@@ -36,7 +36,7 @@ class DictView : public Object {
   enum class Part { keys, values, items };
   DictView(Budget& budget, Mapping dict, Part part) : Object(budget), dict_(std::move(dict)), part_(part) {}
   std::string_view type() const override;
-  std::string text(Machine&) const override;
+  void print(Machine&, Text& out) const override;
   bool is_collection() const override { return true; }
   size_t length() const override { return dict_->pairs.size(); }
   Value at(Machine&, size_t index) const override;
@@ -67,7 +67,7 @@ class Group : public Object {
   Group(Budget& budget, Value grouper, Value list)
       : Object(budget), grouper_(std::move(grouper)), list_(std::move(list)) {}
   std::string_view type() const override { return "tuple"; }
-  std::string text(Machine&) const override;
+  void print(Machine&, Text& out) const override;
   Value attribute(Machine&, std::string_view name) override;
   bool is_collection() const override { return true; }
   bool is_sequence() const override { return true; }
@@ -83,7 +83,7 @@ class Namespace : public Object {
  public:
   using Object::Object;
   std::string_view type() const override { return "Namespace"; }
-  std::string text(Machine&) const override;
+  void print(Machine&, Text& out) const override;
   Value attribute(Machine&, std::string_view name) override;
   void set(Machine&, std::string_view name, Value value);
   void clear() override { attributes_.clear(); }
@@ -98,7 +98,7 @@ class Macro : public Object {
   Macro(Budget& budget, std::shared_ptr<const MacroSyntax> syntax, std::weak_ptr<Scope> scope)
       : Object(budget), syntax_(std::move(syntax)), scope_(std::move(scope)) {}
   std::string_view type() const override { return "Macro"; }
-  std::string text(Machine&) const override;
+  void print(Machine&, Text& out) const override;
   bool is_callable() const override { return true; }
   Value call(Machine& machine, Arguments arguments) override;
   Value attribute(Machine&, std::string_view name) override;
@@ -115,7 +115,7 @@ class Function : public Object {
   Function(Budget& budget, std::string name, Run run, int depth = 0)
       : Object(budget), name_(std::move(name)), run_(std::move(run)), depth_(depth) {}
   std::string_view type() const override { return "function"; }
-  std::string text(Machine&) const override { return fmt::format("<function {}>", name_); }
+  void print(Machine&, Text& out) const override;
   bool is_callable() const override { return true; }
   Value call(Machine& machine, Arguments arguments) override { return run_(machine, std::move(arguments)); }
   int depth() const override { return depth_; }

@@ -128,17 +128,21 @@ Value joined_items(Machine& machine, const Value& a, const Value& b) {
 Value joined_texts(Machine& machine, const Str& a, const Str& b) {
   machine.budget.room(6 * (a.bytes.size() + b.bytes.size()));
   const bool is_markup = a.is_markup || b.is_markup;
-  const auto part = [&](const Str& text) {
-    return is_markup && !text.is_markup ? escape_html(text.bytes) : text.bytes;
-  };
-  return machine.string(part(a) + part(b), is_markup);
+  Text out(machine);
+  for (const Str* text : {&a, &b}) {
+    if (is_markup && !text->is_markup)
+      out.add_made(escape_html(text->bytes), *text, text->bytes);
+    else
+      out += *text;
+  }
+  return out.value(is_markup);
 }
 
 Value repeated(Machine& machine, const Value& value, int64_t times) {
   const size_t count = size_t(std::max<int64_t>(times, 0));
   if (const auto* text = value.get_if<String>()) {
     Text out(machine);
-    out.repeat((*text)->bytes, count);
+    out.repeat(**text, count);
     return out.value((*text)->is_markup);
   }
   const auto& items = value.items()->values;
@@ -287,7 +291,7 @@ bool Iteration::next(Value& item) {
     const std::string& bytes = (*text)->bytes;
     if (at_ >= bytes.size()) return false;
     const size_t length = code_point_at(bytes, at_).bytes;
-    item = machine_.string(bytes.substr(at_, length));
+    item = machine_.part(**text, std::string_view(bytes).substr(at_, length));
     at_ += length;
     return true;
   }

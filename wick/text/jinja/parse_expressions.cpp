@@ -222,7 +222,7 @@ ExpressionPtr Parser::name(bool with_namespace) {
   if (text == "none" || text == "None") return constant({}, token.line);
   if (with_namespace && skip_symbol(".")) {
     auto made = make(Kind::namespace_ref, token.line, text);
-    made->constant = std::make_shared<const Str>(want_name("an attribute"), false, nullptr);
+    made->constant = std::make_shared<const Str>(Marked{want_name("an attribute")}, false, nullptr);
     return made;
   }
   uses_loop_ |= text == "loop";
@@ -258,7 +258,7 @@ ExpressionPtr Parser::strings() {
   const int line = now().line;
   std::string text;
   while (now().kind == TokenKind::string) text += take().text;
-  return constant(std::make_shared<const Str>(std::move(text), false, nullptr), line);
+  return constant(std::make_shared<const Str>(Marked{std::move(text)}, false, nullptr), line);
 }
 
 ExpressionPtr Parser::list() {

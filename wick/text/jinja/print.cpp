@@ -30,23 +30,42 @@ void add_dict(Machine& machine, Text& out, const Dict& dict) {
 
 Text& Text::operator+=(std::string_view text) {
   machine_.budget.work(text.size());
-  if (text_.size() + text.size() > text_.capacity()) machine_.budget.room(2 * (text_.size() + text.size()));
-  text_ += text;
+  std::string& bytes = text_.bytes;
+  if (bytes.size() + text.size() > bytes.capacity()) machine_.budget.room(2 * (text_.memory() + text.size()));
+  bytes += text;
   return *this;
 }
 
-void Text::repeat(std::string_view text, size_t count) {
-  if (text.empty() || count == 0) return;
-  require(count <= kMaxMemoryBytes / text.size(), "expected a shorter text, found {} times {} bytes", count,
-          text.size());
-  machine_.budget.room(2 * text_.size() + text.size() * count);
-  text_.reserve(text_.size() + text.size() * count);
-  for (size_t i = 0; i < count; ++i) text_ += text;
+Text& Text::add(const Marked& text, std::string_view part) {
+  const size_t at = size();
+  *this += part;
+  if (text.has_given() && !part.empty())
+    add_runs(machine_.budget, text_.given, at, text.given, size_t(part.data() - text.bytes.data()), part.size());
+  return *this;
+}
+
+void Text::add_made(std::string_view made, const Marked& text, std::string_view part) {
+  const size_t at = size();
+  *this += made;
+  if (part.empty() || runs_in(text.given, size_t(part.data() - text.bytes.data()), part.size()).empty()) return;
+  add_runs(machine_.budget, text_.given, at, {{0, made.size()}}, 0, made.size());
+}
+
+void Text::repeat(const Marked& text, size_t count) {
+  if (text.bytes.empty() || count == 0) return;
+  require(count <= kMaxMemoryBytes / text.bytes.size(), "expected a shorter text, found {} times {} bytes", count,
+          text.bytes.size());
+  machine_.budget.room(2 * text_.memory() + text.bytes.size() * count);
+  text_.bytes.reserve(size() + text.bytes.size() * count);
+  for (size_t i = 0; i < count; ++i) {
+    add_runs(machine_.budget, text_.given, size(), text.given, 0, text.bytes.size());
+    text_.bytes += text.bytes;
+  }
 }
 
 void add_str(Machine& machine, Text& out, const Value& value) {
-  if (value.is_string())
-    out += value.bytes();
+  if (const auto* text = value.get_if<String>())
+    out += **text;
   else if (!value.is_undefined())
     add_repr(machine, out, value);
 }
@@ -63,7 +82,8 @@ void add_repr(Machine& machine, Text& out, const Value& value) {
     out += repr_of_float(*real);
   } else if (const auto* text = value.get_if<String>()) {
     machine.budget.room(4 * (*text)->bytes.size());
-    out += (*text)->is_markup ? "Markup(" + repr_of_string((*text)->bytes) + ")" : repr_of_string((*text)->bytes);
+    const std::string quoted = repr_of_string((*text)->bytes);
+    out.add_made((*text)->is_markup ? "Markup(" + quoted + ")" : quoted, **text, (*text)->bytes);
   } else if (value.is<List>()) {
     out += "[";
     add_items(machine, out, value.items()->values);
@@ -75,22 +95,23 @@ void add_repr(Machine& machine, Text& out, const Value& value) {
   } else if (const auto* dict = value.get_if<Mapping>()) {
     add_dict(machine, out, **dict);
   } else if (const auto* object = value.get_if<ObjectRef>()) {
-    out += (*object)->text(machine);
+    (*object)->print(machine, out);
   } else {
     out += "Undefined";
   }
 }
 
-std::string str(Machine& machine, const Value& value) {
+String str(Machine& machine, const Value& value) {
+  if (const auto* text = value.get_if<String>()) return *text;
   Text out(machine);
   add_str(machine, out, value);
-  return out.take();
+  return out.value();
 }
 
-std::string repr(Machine& machine, const Value& value) {
+String repr(Machine& machine, const Value& value) {
   Text out(machine);
   add_repr(machine, out, value);
-  return out.take();
+  return out.value();
 }
 
 // The shortest digits that read as the same number; an exponent below 1e-4 and from 1e16 on.

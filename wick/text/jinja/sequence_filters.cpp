@@ -136,13 +136,13 @@ Value items_filter(Machine& machine, const Value& subject, const Bound&) {
 }
 
 Value join(Machine& machine, const Value& subject, const Bound& given) {
-  const std::string separator = given.has(0) ? str(machine, given[0]) : "";
+  const String separator = given.has(0) ? str(machine, given[0]) : machine.string("");
   const AttributePath path(machine, given.get(1));
   Text out(machine);
   Iteration items(machine, subject);
   bool is_first = true;
   for (Value item; items.next(item); is_first = false) {
-    if (!is_first) out += separator;
+    if (!is_first) out += *separator;
     add_str(machine, out, path.of(machine, item));
   }
   return out.value();

@@ -73,8 +73,8 @@ std::vector<std::string_view> lines_of(Machine& machine, std::string_view text, 
   return lines;
 }
 
-std::string replaced(Machine& machine, std::string_view text, std::string_view old, std::string_view by,
-                     int64_t count) {
+String replaced(Machine& machine, const Marked& source, std::string_view old, const Marked& by, int64_t count) {
+  std::string_view text = source.bytes;
   Text out(machine);
   size_t left = count < 0 ? std::string_view::npos : size_t(count);
   if (old.empty()) {  // in front of each character and at the end
@@ -82,25 +82,22 @@ std::string replaced(Machine& machine, std::string_view text, std::string_view o
       out += by;
       if (text.empty()) break;
       const size_t bytes = code_point_at(text, 0).bytes;
-      out += text.substr(0, bytes);
+      out.add(source, text.substr(0, bytes));
       text.remove_prefix(bytes);
     }
-    out += text;
-    return out.take();
+    return out.add(source, text).value();
   }
   while (left-- > 0) {
     const size_t at = find_text(machine, text, old);
     if (at == text.npos) break;
-    out += text.substr(0, at);
-    out += by;
+    out.add(source, text.substr(0, at)) += by;
     text.remove_prefix(at + old.size());
   }
-  out += text;
-  return out.take();
+  return out.add(source, text).value();
 }
 
-std::string centered(Machine& machine, std::string_view text, int64_t width, std::string_view fill) {
-  const auto length = int64_t(code_points(text));
+Marked centered(Machine& machine, const Marked& text, int64_t width, const Marked& fill) {
+  const auto length = int64_t(code_points(text.bytes));
   const int64_t pad = std::max(width, length) - length;
   const int64_t left = pad / 2 + (pad & width & 1);
   Text out(machine);
@@ -110,14 +107,18 @@ std::string centered(Machine& machine, std::string_view text, int64_t width, std
   return out.take();
 }
 
-Value list_of(Machine& machine, const std::vector<std::string_view>& pieces) {
+Marked mapped(Machine& machine, const Str& text, std::string (*map)(std::string_view)) {
+  std::string made = map(text.bytes);
+  if (!text.is_ascii()) return marked(std::move(made), text.has_given());
+  machine.budget.room(text.memory());
+  return {std::move(made), text.given};
+}
+
+Value list_of(Machine& machine, const Marked& text, const std::vector<std::string_view>& pieces) {
   machine.budget.room(pieces.size() * sizeof(Value));
   std::vector<Value> values;
   values.reserve(pieces.size());
-  for (const std::string_view piece : pieces) {
-    machine.budget.room(piece.size());
-    values.push_back(machine.string(std::string(piece)));
-  }
+  for (const std::string_view piece : pieces) values.push_back(machine.part(text, piece));
   return machine.list(std::move(values));
 }
 

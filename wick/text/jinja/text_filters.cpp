@@ -16,11 +16,11 @@ namespace {
 // A filter that maps a text to a text.
 template <std::string (*map)(std::string_view)>
 Value mapped_text(Machine& machine, const Value& subject, const Bound&) {
-  return machine.string(map(soft_text(machine, subject)), is_markup(subject));
+  return machine.string(mapped(machine, *soft_text(machine, subject), map), is_markup(subject));
 }
 
 Value center_filter(Machine& machine, const Value& subject, const Bound& given) {
-  return machine.string(centered(machine, soft_text(machine, subject), given.integer(0, 80)), is_markup(subject));
+  return machine.string(centered(machine, *soft_text(machine, subject), given.integer(0, 80)), is_markup(subject));
 }
 
 Value default_filter(Machine& machine, const Value& subject, const Bound& given) {
@@ -28,65 +28,66 @@ Value default_filter(Machine& machine, const Value& subject, const Bound& given)
   return is_missing ? given.get(0, machine.string("")) : subject;
 }
 
+Value escaped(Machine& machine, const Str& text) {
+  return machine.string(marked(escape_html(text.bytes), text.has_given()), true);
+}
+
 Value escape_filter(Machine& machine, const Value& subject, const Bound&) {
   if (is_markup(subject)) return subject;
   machine.budget.room(subject.is_string() ? 6 * subject.bytes().size() : 0);
-  return machine.string(escape_html(str(machine, subject)), true);
+  return escaped(machine, *str(machine, subject));
 }
 
 Value force_escape(Machine& machine, const Value& subject, const Bound&) {
-  const std::string text = soft_text(machine, subject);
-  machine.budget.room(6 * text.size());
-  return machine.string(escape_html(text), true);
+  const String text = soft_text(machine, subject);
+  machine.budget.room(6 * text->bytes.size());
+  return escaped(machine, *text);
 }
 
 Value format_filter(Machine& machine, const Value& subject, Arguments arguments) {
   require(arguments.positional.empty() || arguments.named.empty(),
           "expected arguments of format by position or by name, found both");
   Dict::Pairs pairs;
-  for (auto& [name, value] : arguments.named) pairs.emplace_back(machine.string(name), std::move(value));
-  const Value format = machine.string(soft_text(machine, subject));
+  for (auto& [name, value] : arguments.named) pairs.emplace_back(machine.string(std::move(name)), std::move(value));
+  const String format = machine.string(Marked(*soft_text(machine, subject)));  // which is no markup
   return format_percent(
-      machine, *format.get<String>(),
+      machine, *format,
       pairs.empty() ? machine.tuple(std::move(arguments.positional)) : machine.dict(std::move(pairs)));
 }
 
 Value indent_filter(Machine& machine, const Value& subject, const Bound& given) {
   require_defined(subject);
   require(subject.is_string(), "expected a string for indent, found {}", type_name(subject));
-  Text margin(machine);
+  Text margin(machine), closed(machine);
   if (given.has(0) && given[0].is_string())
-    margin += given[0].bytes();
+    margin += given.string(0);
   else
-    margin.repeat(" ", size_t(std::max<int64_t>(given.integer(0, 4), 0)));
-  const std::string space = margin.take(), text = subject.bytes() + "\n";
-  const auto lines = lines_of(machine, text, false);
+    margin.repeat({" "}, size_t(std::max<int64_t>(given.integer(0, 4), 0)));
+  (closed += *subject.get<String>()) += "\n";
+  const Marked space = margin.take(), text = closed.take();
+  const auto lines = lines_of(machine, text.bytes, false);
   Text out(machine);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
     if (i == 0 ? given.flag(1) : given.flag(2) || !lines[i].empty()) out += space;
-    out += lines[i];
+    out.add(text, lines[i]);
   }
   return out.value();
 }
 
 Value replace_filter(Machine& machine, const Value& subject, const Bound& given) {
-  const std::string old = str(machine, given[0]), by = str(machine, given[1]);
-  return machine.string(
-      replaced(machine, soft_text(machine, subject), old, by, given.is_given(2) ? given.integer(2) : -1));
+  const String old = str(machine, given[0]), by = str(machine, given[1]);
+  return replaced(machine, *soft_text(machine, subject), old->bytes, *by, given.is_given(2) ? given.integer(2) : -1);
 }
 
 Value safe(Machine& machine, const Value& subject, const Bound&) {
-  return machine.string(soft_text(machine, subject), true);
+  return machine.string(Marked(*soft_text(machine, subject)), true);
 }
 
-Value string_filter(Machine& machine, const Value& subject, const Bound&) {
-  return subject.is_string() ? subject : machine.string(str(machine, subject));
-}
+Value string_filter(Machine& machine, const Value& subject, const Bound&) { return str(machine, subject); }
 
 // Words begin behind white space, - and opening brackets.
-Value title_filter(Machine& machine, const Value& subject, const Bound&) {
-  const std::string text = soft_text(machine, subject);
+std::string title_words(std::string_view text) {
   const auto separates = [&](size_t at) {
     const int32_t c = code_point_at(text, at).value;
     return is_python_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
@@ -95,23 +96,27 @@ Value title_filter(Machine& machine, const Value& subject, const Bound&) {
   for (size_t at = 0, end = 0; at < text.size(); at = end) {
     const bool is_separator = separates(at);
     while (end < text.size() && separates(end) == is_separator) end += code_point_at(text, end).bytes;
-    const std::string_view word = std::string_view(text).substr(at, end - at);
+    const std::string_view word = text.substr(at, end - at);
     const size_t first = code_point_at(word, 0).bytes;
     out += upper_case(word.substr(0, first)) + python_lower_case(word.substr(first));
   }
-  return machine.string(std::move(out));
+  return out;
+}
+
+Value title_filter(Machine& machine, const Value& subject, const Bound&) {
+  return machine.string(mapped(machine, *soft_text(machine, subject), title_words));
 }
 
 Value trim(Machine& machine, const Value& subject, const Bound& given) {
-  const std::string text = soft_text(machine, subject);
+  const String text = soft_text(machine, subject);
   const auto characters = given.is_given(0) ? std::optional(given.text(0)) : std::nullopt;
-  return machine.string(std::string(strip(machine, text, Side::both, characters)), is_markup(subject));
+  return machine.part(*text, strip(machine, text->bytes, Side::both, characters), is_markup(subject));
 }
 
 Value truncate(Machine& machine, const Value& subject, const Bound& given) {
   const int64_t length_limit = given.integer(0, 255), leeway = given.is_given(3) ? given.integer(3) : 5;
-  const std::string_view end = given.text(2, "...");
-  const auto end_length = int64_t(code_points(end));
+  const Marked end = given.has(2) ? Marked(given.string(2)) : Marked{"..."};
+  const auto end_length = int64_t(code_points(end.bytes));
   require(length_limit >= end_length && leeway >= 0, "expected a length of at least {} for truncate, found {}",
           end_length, length_limit);
   if (int64_t(length(machine, subject)) - leeway <= length_limit) return subject;
@@ -119,24 +124,27 @@ Value truncate(Machine& machine, const Value& subject, const Bound& given) {
   const std::string_view text = subject.bytes();
   std::string_view kept = text.substr(0, byte_of(text, size_t(length_limit - end_length)));
   if (!given.flag(1)) kept = kept.substr(0, kept.rfind(' '));
-  return machine.string(std::string(kept) += end);
+  Text out(machine);
+  out.add(*subject.get<String>(), kept) += end;
+  return out.value();
 }
 
-void add_quoted(Text& out, std::string_view text, bool is_query) {
-  for (const char c : text) {
+void add_quoted(Text& out, const Marked& text, bool is_query) {
+  for (const char& c : text.bytes) {
     const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
                           c == '.' || c == '-' || c == '~' || (c == '/' && !is_query);
+    const std::string_view part(&c, 1);
     if (is_plain)
-      out += std::string_view(&c, 1);
+      out.add(text, part);
     else
-      out += is_query && c == ' ' ? "+" : fmt::format("%{:02X}", uint8_t(c));
+      out.add_made(is_query && c == ' ' ? "+" : fmt::format("%{:02X}", uint8_t(c)), text, part);
   }
 }
 
 Value urlencode(Machine& machine, const Value& subject, const Bound&) {
   Text out(machine);
   if (subject.is_string() || !is_iterable(subject)) {
-    add_quoted(out, str(machine, subject), false);
+    add_quoted(out, *str(machine, subject), false);
     return out.value();
   }
   const Value pairs = subject.is<Mapping>() ? apply_filter(machine, "items", subject, {}) : subject;
@@ -145,15 +153,16 @@ Value urlencode(Machine& machine, const Value& subject, const Bound&) {
     const auto pair = all_items(machine, item);
     require(pair.size() == 2, "expected pairs for urlencode, found {} values", pair.size());
     if (out.size() > 0) out += "&";
-    add_quoted(out, str(machine, pair[0]), true);
+    add_quoted(out, *str(machine, pair[0]), true);
     out += "=";
-    add_quoted(out, str(machine, pair[1]), true);
+    add_quoted(out, *str(machine, pair[1]), true);
   }
   return out.value();
 }
 
 Value wordcount(Machine& machine, const Value& subject, const Bound&) {
-  const std::string text = soft_text(machine, subject);
+  const String subject_text = soft_text(machine, subject);
+  const std::string_view text = subject_text->bytes;
   int64_t words = 0;
   bool inside = false;
   for (size_t at = 0; at < text.size();) {
@@ -172,16 +181,16 @@ Value tojson(Machine& machine, const Value& subject, const Bound& given) {
   if (given.is_given(1)) {
     Text margin(machine);
     if (given[1].is_string())
-      margin += given[1].bytes();
+      margin += given.string(1);
     else
-      margin.repeat(" ", size_t(std::max<int64_t>(given.integer(1), 0)));
-    style.indent = margin.take(), style.comma = ",";
+      margin.repeat({" "}, size_t(std::max<int64_t>(given.integer(1), 0)));
+    style.indent = margin.take(), style.comma = {","};
   }
   if (given.is_given(2)) {
     const auto parts = all_items(machine, given[2]);
     require(parts.size() == 2 && parts[0].is_string() && parts[1].is_string(),
-            "expected two strings as separators of tojson, found {}", excerpt(repr(machine, given[2])));
-    style.comma = parts[0].bytes(), style.colon = parts[1].bytes();
+            "expected two strings as separators of tojson, found {}", excerpt(repr(machine, given[2])->bytes));
+    style.comma = *parts[0].get<String>(), style.colon = *parts[1].get<String>();
   }
   return machine.string(to_json(machine, subject, style));
 }

@@ -15,12 +15,15 @@ class JsonWriter {
  public:
   JsonWriter(Machine& machine, const JsonStyle& style) : machine_(machine), style_(style), out_(machine) {}
 
-  std::string take() { return out_.take(); }
+  Marked take() {
+    Marked text = out_.take();
+    return marked(std::move(text.bytes), text.has_given());
+  }
 
   void write(const Value& value, size_t depth) {
     machine_.budget.step();
     if (value.is_string())
-      write_string(value.bytes());
+      write_string(*value.get<String>());
     else if (const Items* items = value.items())
       write_list(items->values, depth);
     else if (value.is<Mapping>())
@@ -45,21 +48,21 @@ class JsonWriter {
     return repr_of_float(value);
   }
 
-  void write_string(std::string_view text) {
+  void write_string(const Marked& string) {
+    const std::string_view text = string.bytes;
     out_ += "\"";
     size_t plain = 0;  // the start of what is written as it is
     for (size_t at = 0; at < text.size();) {
       const auto [c, bytes] = code_point_at(text, at);
       const std::string escaped = escape(c);
       if (!escaped.empty()) {
-        out_ += text.substr(plain, at - plain);
-        out_ += escaped;
+        out_.add(string, text.substr(plain, at - plain));
+        out_.add_made(escaped, string, text.substr(at, bytes));
         plain = at + bytes;
       }
       at += bytes;
     }
-    out_ += text.substr(plain);
-    out_ += "\"";
+    out_.add(string, text.substr(plain)) += "\"";
   }
 
   std::string escape(int32_t c) const {
@@ -103,7 +106,7 @@ class JsonWriter {
       new_line(depth + 1);
       const Value& key = order[i]->first;
       require(!key.items(), "expected keys that JSON has, found {}", type_name(key));
-      write_string(key.is_string() ? key.bytes() : scalar(key));
+      write_string(key.is_string() ? Marked(*key.get<String>()) : Marked{scalar(key)});
       out_ += style_.colon;
       write(order[i]->second, depth + 1);
     }
@@ -118,7 +121,7 @@ class JsonWriter {
 
 }  // namespace
 
-std::string to_json(Machine& machine, const Value& value, const JsonStyle& style) {
+Marked to_json(Machine& machine, const Value& value, const JsonStyle& style) {
   JsonWriter writer(machine, style);
   writer.write(value, 0);
   return writer.take();

@@ -4,6 +4,7 @@
 
 #include "wick/io/quote.h"
 #include "wick/text/jinja/machine.h"
+#include "wick/text/jinja/print.h"
 
 namespace wick::jinja {
 namespace {
@@ -21,11 +22,11 @@ int checked_depth(int deepest) {
 
 }  // namespace
 
-Str::Str(std::string text, bool markup, Budget* budget)
-    : bytes(std::move(text)),
+Str::Str(Marked text, bool markup, Budget* budget)
+    : Marked(std::move(text)),
       length(count_code_points(bytes)),
       is_markup(markup),
-      charge(budget, bytes.capacity() + kObjectBytes) {}
+      charge(budget, bytes.capacity() + given.capacity() * sizeof(Run) + kObjectBytes) {}
 
 Items::Items(std::vector<Value> list, Budget* budget)
     : values(std::move(list)), depth(1), charge(budget, values.capacity() * sizeof(Value) + kObjectBytes) {
@@ -45,7 +46,7 @@ Dict::Dict(Pairs list, Budget* budget)
 
 Dict::~Dict() = default;
 
-std::string Object::text(Machine&) const { return fmt::format("<{}>", type()); }
+void Object::print(Machine&, Text& out) const { out += fmt::format("<{}>", type()); }
 
 Value Object::call(Machine&, Arguments) { refuse("expected something to call, found {}", type()); }
 

@@ -14,17 +14,18 @@
 #include <vector>
 
 #include "wick/text/jinja/limits.h"
+#include "wick/text/jinja/marked.h"
 
 namespace wick::jinja {
 
 class Machine;
+class Text;
 class Value;
 
 // Valid UTF-8 with its number of code points, which Python counts and indexes.
-struct Str {
-  Str(std::string text, bool markup, Budget* budget);
+struct Str : Marked {
+  Str(Marked text, bool markup, Budget* budget);
 
-  std::string bytes;
   size_t length;
   bool is_markup;  // by the filters `safe` and `escape`: what is added to it becomes escaped
   Charge charge;
@@ -59,7 +60,7 @@ struct Missing {
 
 struct Arguments {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<std::pair<Marked, Value>> named;
 };
 
 // Everything else: namespaces, macros, methods, loops, iterators, ranges. The defaults are those of an object that has
@@ -69,7 +70,7 @@ class Object {
   explicit Object(Budget& budget) : charge_(&budget, kBytes) {}
   virtual ~Object() = default;
   virtual std::string_view type() const = 0;
-  virtual std::string text(Machine& machine) const;
+  virtual void print(Machine& machine, Text& out) const;
   virtual bool is_callable() const { return false; }
   virtual Value call(Machine& machine, Arguments arguments);
   virtual Value attribute(Machine& machine, std::string_view name);  // Missing if there is none

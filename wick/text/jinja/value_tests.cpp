@@ -24,7 +24,8 @@ bool is_odd(Machine& machine, const Value& value) {
 // Whether there are letters with case, all of it this one.
 template <bool (*is_wanted)(int32_t), bool (*is_other)(int32_t)>
 bool is_all(Machine& machine, const Value& value) {
-  const std::string text = str(machine, value);
+  const String held = str(machine, value);
+  const std::string_view text = held->bytes;
   bool found = false;
   for (size_t at = 0; at < text.size();) {
     const auto [c, bytes] = code_point_at(text, at);
