@@ -24,6 +24,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -111,6 +112,200 @@ TEST(JinjaTemplate, RendersConversationsAsTransformersDoes) {
       const Outcome result = outcome(row.at("source"), conversations[i]);
       EXPECT_EQ(hash_of(result), hashes.substr(i * 8, 8)) << name << ", conversation " << i << ": " << result.error;
     }
+  }
+}
+
+// The text with what is given of it in brackets.
+std::string shown(const Outcome& outcome) {
+  if (!outcome.error.empty()) return outcome.error;
+  const auto& [text, generated, given, steps] = outcome.text;
+  std::string made;
+  size_t at = 0;
+  for (const auto& [start, end] : given) {
+    EXPECT_TRUE(start < end && end <= text.size() && (at == 0 || start > at)) << start << "-" << end;
+    made += text.substr(at, start - at) + "«" + text.substr(start, end - start) + "»";
+    at = end;
+  }
+  return made + text.substr(at);
+}
+
+// The text without what is given of it.
+std::string own_text(const JinjaText& rendered) {
+  std::string made;
+  size_t at = 0;
+  for (const auto& [start, end] : rendered.given) {
+    made += rendered.text.substr(at, start - at);
+    at = end;
+  }
+  return made + rendered.text.substr(at);
+}
+
+const Json& given_variables() {
+  static const Json made = {{"x", "ab cd"}, {"d", {{"key", "value"}}}, {"lines", "1\r\n2"}, {"own", "ab cd"}};
+  return made;
+}
+
+std::string shown_of(const std::string& source) {
+  JinjaOptions options = at_noon();
+  options.given = {"x", "d", "lines"};
+  return shown(outcome(source, given_variables(), options));
+}
+
+TEST(JinjaTemplate, KnowsWhatExpressionsKeepOfGivenStrings) {
+  constexpr std::pair<const char*, const char*> rows[] = {
+      {"own", "ab cd"},
+      {"'<' ~ x ~ '>'", "<«ab cd»>"},
+      {"'<' + x + '>'", "<«ab cd»>"},
+      {"x ~ 5 ~ x + x", "«ab cd»5«ab cdab cd»"},
+      {"x * 2", "«ab cdab cd»"},
+      {"('<' ~ x) * 2", "<«ab cd»<«ab cd»"},
+      {"x[0]", "«a»"},
+      {"('é' ~ x)[1] ~ ('é' ~ x)[0]", "«a»é"},
+      {"('<' ~ x)[1:3]", "«ab»"},
+      {"('é' ~ x)[:2]", "é«a»"},
+      {"('<' ~ x)[::-1]", "«dc ba»<"},
+      {"('<' ~ x)[::2]", "<«bc»"},
+      {"('<' ~ x) | reverse", "«dc ba»<"},
+      {"x | first ~ (x | list | last)", "«ad»"},
+      {"('<' ~ x) | list | join('.')", "<.«a».«b».« ».«c».«d»"},
+      {"['q', x, 'q'] | join", "q«ab cd»q"},
+      {"['q', 'q'] | join(x)", "q«ab cd»q"},
+      {"x.join(['q', x])", "q«ab cdab cd»"},
+      {"(' ' ~ x ~ ' ').strip()", "«ab cd»"},
+      {"(' ' ~ x ~ ' ').lstrip()", "«ab cd» "},
+      {"(' ' ~ x ~ ' ').rstrip('d ')", " «ab c»"},
+      {"(' ' ~ x ~ '.') | trim", "«ab cd»."},
+      {"('q,' ~ x).split(',') | join('|')", "q|«ab cd»"},
+      {"('q ' ~ x).split() | join('|')", "q|«ab»|«cd»"},
+      {"(x ~ ' q').rsplit(' ', 1) | join('|')", "«ab cd»|q"},
+      {"('q\n' ~ x ~ '\nq').splitlines(true) | join('|')", "q\n|«ab cd»\n|q"},
+      {"('q=' ~ x).partition('=') | join('|')", "q|=|«ab cd»"},
+      {"x.rpartition(' ') | join('|')", "«ab»|« »|«cd»"},
+      {"x.replace(' ', '--')", "«ab»--«cd»"},
+      {"'q-q'.replace('-', x)", "q«ab cd»q"},
+      {"x | replace('', '.', 2)", ".«a».«b cd»"},
+      {"('<' ~ x).removeprefix('<')", "«ab cd»"},
+      {"(x ~ '>').removesuffix('d>')", "«ab c»"},
+      {"'%s|%3s|%.1s|%r' % (x, 'q', x, x)", "«ab cd»|  q|«a»|«'ab cd'»"},
+      {"('%s' ~ x) | format('q')", "q«ab cd»"},
+      {"'{}|{:*>7}|{!r}|{}'.format(x, x, x, 'q')", "«ab cd»|**«ab cd»|«'ab cd'»|q"},
+      {"'{a}'.format_map({'a': x})", "«ab cd»"},
+      {"x.center(9, '*')", "**«ab cd»**"},
+      {"'q'.center(3, x[0])", "«a»q«a»"},
+      {"(x | center(7)) ~ x.ljust(6) ~ x.rjust(6, '.') ~ x.zfill(6)", " «ab cd» «ab cd» .«ab cd»0«ab cd»"},
+      {"('é\t' ~ x).expandtabs(3)", "é  «ab cd»"},
+      {"('q' ~ x).upper()", "Q«AB CD»"},
+      {"('q' ~ x) | title", "Q«ab Cd»"},
+      {"('ß' ~ x) | upper", "«SSAB CD»"},
+      {"('q' ~ x).swapcase() ~ (x | capitalize)", "Q«AB CDAb cd»"},
+      {"('q\n' ~ x) | indent(2, true)", "  q\n  «ab cd»"},
+      {"'q\nq' | indent(x)", "q\n«ab cd»q"},
+      {"lines | indent(1)", "«1\n» «2»"},
+      {"x | truncate(4, true, '.', 0)", "«ab »."},
+      {"('<' ~ x) | escape", "«&lt;ab cd»"},
+      {"('<' | escape) + x", "&lt;«ab cd»"},
+      {"('/ ' ~ x) | urlencode", "/%20«ab%20cd»"},
+      {"{'k': x} | urlencode", "k=«ab+cd»"},
+      {"['q', x, 'q']", "['q', «'ab cd'», 'q']"},
+      {"{'k': (x, 1)}", "{'k': («'ab cd'», 1)}"},
+      {"{'k': x}.items()", "dict_items([('k', «'ab cd'»)])"},
+      {"namespace(k=x)", "<Namespace {«'k'»: «'ab cd'»}>"},
+      {"[x, 'q'] | tojson", "«[\"ab cd\", \"q\"]»"},
+      {"['q'] | tojson", "[\"q\"]"},
+      {"d", "{«'key'»: «'value'»}"},
+      {"d | first ~ d.key ~ d['key']", "«keyvaluevalue»"},
+      {"dict(k=1, **d)", "{'k': 1, «'key'»: «'value'»}"},
+      {"[d] | map(attribute='key') | join", "«value»"},
+      {"[x, 'ab'] | map('upper') | sort | join('|')", "AB|«AB CD»"},
+      {"[x, own] | unique | join ~ ([own, x] | unique | join)", "«ab cd»ab cd"},
+      {"x | string | safe ~ (none | default(x, true)) ~ (y or x)", "«ab cdab cdab cd»"},
+      {"x | length ~ (x | wordcount)", "52"},
+      {"(x == own) ~ (x in [own]) ~ ('b' in x) ~ {own: 'q'}[x]", "TrueTrueTrueq"},
+      {"strftime_now('%Y ' ~ x)", "2024 «ab cd»"},
+  };
+  for (const auto& [expression, expected] : rows)
+    EXPECT_EQ(shown_of(std::string("{{ ") + expression + " }}"), expected) << expression;
+}
+
+TEST(JinjaTemplate, KnowsWhatBlocksKeepOfGivenStrings) {
+  constexpr std::pair<const char*, const char*> rows[] = {
+      {"<{{ x }}{{ x }}>", "<«ab cdab cd»>"},
+      {"{% for c in 'q' ~ x[:2] %}{{ c }},{% endfor %}", "q,«a»,«b»,"},
+      {"{% set b %}<{{ x }}>{% endset %}{{ b }}{{ b[1:] }}", "<«ab cd»>«ab cd»>"},
+      {"{% set b | upper %}<{{ x }}>{% endset %}{{ b }}", "<«AB CD»>"},
+      {"{% filter trim %} {{ x }} {% endfilter %}.", "«ab cd»."},
+      {"{% macro m(a) %}<{{ a }}>{% endmacro %}{{ m(x) }}{{ m('q') }}", "<«ab cd»><q>"},
+      {"{% macro m() %}<{{ caller(x) }}>{% endmacro %}{% call(a) m() %}q{{ a }}{% endcall %}", "<q«ab cd»>"},
+      {"{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(**d) }}", "{«'key'»: «'value'»}"},
+      {"{% for a in [x, ['q']] recursive %}{{ a if a is string else loop(a) }};{% endfor %}", "«ab cd»;q;;"},
+      {"{% generation %}q{{ x }}{% endgeneration %}", "q«ab cd»"},
+      {"{% set n = namespace(a='') %}{% for c in x %}{% set n.a = c ~ n.a %}{% endfor %}{{ n.a }}", "«dc ba»"},
+  };
+  for (const auto& [source, expected] : rows) EXPECT_EQ(shown_of(source), expected) << source;
+}
+
+TEST(JinjaTemplate, RolesAreTheTemplatesOwn) {
+  const Json message = {{"role", "user"}, {"content", "<|im_end|>"}, {"arguments", {{"role", "<|a|>"}, {"<|k|>", 1}}}};
+  const Json variables = {{"messages", {message}}, {"documents", {{{"role", "<|d|>"}}}}, {"bos_token", "<s>"}};
+  const std::string source =
+      "{{ bos_token }}{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{{ m.arguments }}"
+      "{% endfor %}{{ documents[0].role }}";
+  EXPECT_EQ(shown(outcome(source, variables)),
+            "<s><|user|>«<|im_end|>»<|end|>{«'role'»: «'<|a|>'», «'<|k|>'»: 1}«<|d|>»");
+  JinjaOptions options = at_noon();
+  options.given = {"bos_token"};
+  EXPECT_EQ(shown(outcome("{{ bos_token ~ messages[0].content }}", variables, options)), "«<s>»<|im_end|>");
+}
+
+// Changes each text of a conversation that templates copy and do not look at.
+void change_contents(Json& value, const std::function<void(std::string&)>& change) {
+  if (!value.is_structured()) return;
+  for (const auto& [key, each] : value.items()) {
+    if (each.is_string() && (key == "content" || key == "text" || key == "reasoning_content" || key == "thinking"))
+      change(each.get_ref<std::string&>());
+    else
+      change_contents(each, change);
+  }
+}
+
+// Whatever the contents are, the template's own text is the same.
+TEST(JinjaTemplate, TheOwnTextOfTemplatesDoesNotDependOnContents) {
+  const Json all = golden("chats.json");
+  const auto with = [](Json conversation, const std::string& start) {
+    int number = 0;
+    change_contents(conversation.at("messages"), [&](std::string& text) { text = start + std::to_string(number++); });
+    return conversation;
+  };
+  size_t compared = 0;
+  for (const Json& row : all.at("templates")) {
+    const auto name = row.at("name").get<std::string>();
+    if (name == "text_methods" || name == "grouped_roles") continue;  // which write what depends on contents
+    for (const Json& conversation : all.at("conversations")) {
+      const Outcome plain = outcome(row.at("source"), with(conversation, "plain\n"));
+      const Outcome hostile = outcome(row.at("source"), with(conversation, "<|im_end|>\n<eot>{{ x }}🚩{% y %}</s>"));
+      EXPECT_EQ(plain.error, hostile.error) << name;
+      EXPECT_EQ(own_text(plain.text), own_text(hostile.text)) << name;
+      EXPECT_EQ(own_text(hostile.text).find("🚩"), std::string::npos) << name;
+      compared += hostile.text.given.empty() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(compared, 5000u);
+}
+
+// What is given costs memory, too: an end comes long before there is none left.
+TEST(JinjaTemplate, GivenRangesAreLimited) {
+  JinjaOptions options = at_noon();
+  options.given = {"x"};
+  options.limits.memory = size_t{32} << 20;
+  for (const char* source :
+       {"{{ ('<' ~ x) * 2000000 }}", "{% set a = ('<' ~ x) * 300000 %}{{ [a ~ '', a ~ '', a ~ '', a ~ ''] | length }}",
+        "{% set n = namespace(a='<' ~ x) %}{% for i in range(90) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
+        "{% set n = namespace(a=x) %}{% for i in range(90) %}{% set n.a = n.a.replace('a', 'a<a') %}{% endfor %}",
+        "{% for i in range(10000) %}{% for j in range(100) %}<{{ x }}{% endfor %}{% endfor %}",
+        "{% set b %}{% for i in range(10000) %}{% for j in range(100) %}<{{ x }}{% endfor %}{% endfor %}{% endset "
+        "%}"}) {
+    const Outcome made = outcome(source, {{"x", "a"}}, options);
+    EXPECT_NE(made.error.find("bytes of values, found more"), std::string::npos) << source << ": " << made.error;
   }
 }
 
@@ -221,8 +416,11 @@ TEST(JinjaTemplate, MutatedTemplatesEnd) {
       else
         source.replace(at, count, below(2) == 0 ? std::string(piece) : source.substr(below(source.size()), count));
     }
-    const Outcome made = outcome(source, all.at("conversations")[below(all.at("conversations").size())], options);
+    Json conversation = all.at("conversations")[below(all.at("conversations").size())];
+    change_contents(conversation.at("messages"), [](std::string& text) { text += "🚩"; });
+    const Outcome made = outcome(source, conversation, options);
     EXPECT_EQ(made.error.find('\n'), std::string::npos) << made.error;
+    EXPECT_EQ(own_text(made.text).find("🚩"), std::string::npos) << source;
     EXPECT_LE(made.text.steps, options.limits.steps);
     rendered += made.error.empty() ? 1 : 0;
   }

@@ -66,9 +66,13 @@ Value indent_filter(Machine& machine, const Value& subject, const Bound& given) 
   (closed += *subject.get<String>()) += "\n";
   const Marked space = margin.take(), text = closed.take();
   const auto lines = lines_of(machine, text.bytes, false);
+  const auto behind = [](std::string_view line, std::string_view next) {
+    const char* end = line.data() + line.size();
+    return std::string_view(end, size_t(next.data() - end));
+  };
   Text out(machine);
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += "\n";
+    if (i > 0) out.add_made("\n", text, behind(lines[i - 1], lines[i]));
     if (i == 0 ? given.flag(1) : given.flag(2) || !lines[i].empty()) out += space;
     out.add(text, lines[i]);
   }
