@@ -22,7 +22,8 @@ class Bound {
   bool flag(size_t i) const;
   int64_t integer(size_t i, int64_t otherwise = 0) const;
   std::string_view text(size_t i, std::string_view otherwise = {}) const;  // of a string, which must be one
-  const Str& string(size_t i) const;                                       // that must be one
+  const Str& string(size_t i) const;                                       // that is there
+  const Marked& string(size_t i, const Marked& otherwise) const { return has(i) ? string(i) : otherwise; }
   bool is_given(size_t i) const { return has(i) && !values_[i]->is_none(); }
 
  private:

@@ -367,7 +367,11 @@ Value format_braces(Machine& machine, const Str& format, const Arguments& argume
 }
 
 Marked formatted(Machine& machine, const Value& value, const Marked& format) {
-  if (format.bytes.empty()) return *str(machine, value);
+  if (format.bytes.empty()) {
+    const String text = str(machine, value);
+    machine.budget.room(text->memory());
+    return *text;
+  }
   Spec spec = parse_spec(format);
   if (value.is_string()) {
     require((spec.type == 0 || spec.type == 's') && spec.align != '=', "expected a format of strings, found {}",

@@ -227,7 +227,7 @@ int64_t missing_width(const Value& self, const Bound& given) {
 
 template <char align>
 Value justify(Machine& machine, const Value& self, const Bound& given) {
-  const Marked fill = given.has(1) ? Marked(given.string(1)) : Marked{" "};
+  const Marked space{" "}, &fill = given.string(1, space);
   const Str& text = *self.get<String>();
   const size_t length = code_points(fill.bytes);
   require(length == 1, "expected one character to fill with, found {}", length);

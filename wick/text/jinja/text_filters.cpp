@@ -49,7 +49,7 @@ Value format_filter(Machine& machine, const Value& subject, Arguments arguments)
           "expected arguments of format by position or by name, found both");
   Dict::Pairs pairs;
   for (auto& [name, value] : arguments.named) pairs.emplace_back(machine.string(std::move(name)), std::move(value));
-  const String format = machine.string(Marked(*soft_text(machine, subject)));  // which is no markup
+  const String text = soft_text(machine, subject), format = machine.part(*text, text->bytes);  // which is no markup
   return format_percent(
       machine, *format,
       pairs.empty() ? machine.tuple(std::move(arguments.positional)) : machine.dict(std::move(pairs)));
@@ -66,13 +66,9 @@ Value indent_filter(Machine& machine, const Value& subject, const Bound& given) 
   (closed += *subject.get<String>()) += "\n";
   const Marked space = margin.take(), text = closed.take();
   const auto lines = lines_of(machine, text.bytes, false);
-  const auto behind = [](std::string_view line, std::string_view next) {
-    const char* end = line.data() + line.size();
-    return std::string_view(end, size_t(next.data() - end));
-  };
   Text out(machine);
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out.add_made("\n", text, behind(lines[i - 1], lines[i]));
+    if (i > 0) out.add_made("\n", text, {lines[i].data() - 1, 1});  // the end of the line before
     if (i == 0 ? given.flag(1) : given.flag(2) || !lines[i].empty()) out += space;
     out.add(text, lines[i]);
   }
@@ -85,7 +81,8 @@ Value replace_filter(Machine& machine, const Value& subject, const Bound& given)
 }
 
 Value safe(Machine& machine, const Value& subject, const Bound&) {
-  return machine.string(Marked(*soft_text(machine, subject)), true);
+  const String text = soft_text(machine, subject);
+  return machine.part(*text, text->bytes, true);
 }
 
 Value string_filter(Machine& machine, const Value& subject, const Bound&) { return str(machine, subject); }
@@ -119,7 +116,7 @@ Value trim(Machine& machine, const Value& subject, const Bound& given) {
 
 Value truncate(Machine& machine, const Value& subject, const Bound& given) {
   const int64_t length_limit = given.integer(0, 255), leeway = given.is_given(3) ? given.integer(3) : 5;
-  const Marked end = given.has(2) ? Marked(given.string(2)) : Marked{"..."};
+  const Marked dots{"..."}, &end = given.string(2, dots);
   const auto end_length = int64_t(code_points(end.bytes));
   require(length_limit >= end_length && leeway >= 0, "expected a length of at least {} for truncate, found {}",
           end_length, length_limit);
@@ -194,6 +191,7 @@ Value tojson(Machine& machine, const Value& subject, const Bound& given) {
     const auto parts = all_items(machine, given[2]);
     require(parts.size() == 2 && parts[0].is_string() && parts[1].is_string(),
             "expected two strings as separators of tojson, found {}", excerpt(repr(machine, given[2])->bytes));
+    machine.budget.room(parts[0].get<String>()->memory() + parts[1].get<String>()->memory());
     style.comma = *parts[0].get<String>(), style.colon = *parts[1].get<String>();
   }
   return machine.string(to_json(machine, subject, style));

@@ -106,7 +106,7 @@ class JsonWriter {
       new_line(depth + 1);
       const Value& key = order[i]->first;
       require(!key.items(), "expected keys that JSON has, found {}", type_name(key));
-      write_string(key.is_string() ? Marked(*key.get<String>()) : Marked{scalar(key)});
+      key.is_string() ? write_string(*key.get<String>()) : write_string({scalar(key)});
       out_ += style_.colon;
       write(order[i]->second, depth + 1);
     }
