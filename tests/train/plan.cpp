@@ -84,7 +84,7 @@ void expect_planned(TrainConfig config) {
   if (!config.random_crop) expect_close(plan.encoding, measured.encoding, kind.workspace, "encoding");
   expect_close(plan.step(), measured.step, kind.workspace, "step");
   EXPECT_GE(plan.taken, std::max(plan.step(), plan.encoding));
-  EXPECT_EQ(plan.total(), plan.taken + kind.workspace + kind.context);
+  EXPECT_EQ(plan.total(), plan.taken + kind.workspace + kind.context + plan.collectives);
 }
 
 TEST(Plan, ALora) { expect_planned({.rank = 4, .alpha = 4}); }
