@@ -11,58 +11,49 @@ def add(name, source):
 
 
 # ChatML: Yi, Hermes, exports of LLaMA-Factory
-add("chatml_loop", r"""{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + (m['content'] or '') | string + '<|im_end|>' + '\n'}}{% endfor %}
-{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
-""")
-add("default_system", r"""{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}
-{%- for message in messages -%}
-    {%- if loop.first and messages[0].role != 'system' -%}
+add("chatml_loop", r"""{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' + ((m['content'] or '') | string) + '<|im_end|>\n' }}{% endfor %}
+{{ '<|im_start|>assistant\n' if add_generation_prompt }}""")
+add("default_system", r"""{% set asks = add_generation_prompt is defined and add_generation_prompt %}
+{%- for turn in messages -%}
+    {%- if loop.first and turn.role != 'system' -%}
         {{ '<|im_start|>system\nBe of use.<|im_end|>\n' }}
     {%- endif -%}
-    {{ '<|im_start|>' ~ message.role ~ '\n' ~ message.content ~ '<|im_end|>' ~ '\n' }}
+    {{ '<|im_start|>' ~ turn.role ~ '\n' ~ turn.content ~ '<|im_end|>' ~ '\n' }}
 {%- endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
+{%- if asks -%}<|im_start|>assistant
 {% endif %}""")
-add("llama_factory", r"""{%- set system_message = 'You help.' -%}{%- if messages[0]['role'] == 'system' -%}{%- set loop_messages = messages[1:] -%}{%- set system_message = messages[0]['content'] -%}{%- else -%}{%- set loop_messages = messages -%}{%- endif -%}
-{%- if system_message is defined -%}{{ 'System: ' + system_message|string + '<eos>\n' }}{%- endif -%}
-{%- for message in loop_messages -%}{%- set content = message['content'] -%}{%- if message['role'] == 'user' -%}{{ 'Human: ' + content|string + '<eos>\nAssistant:' }}{%- elif message['role'] == 'assistant' -%}{{ content|string + '<eos>' + '\n' }}{%- endif -%}{%- endfor -%}
+add("llama_factory", r"""{%- set rules, rest = (messages[0]['content'], messages[1:]) if messages[0]['role'] == 'system' else ('You help.', messages) -%}
+{{ 'Rules: ' + rules|string + '<eos>\n' }}{%- for turn in rest -%}{{ {'user': 'Asked: ' + turn.content|string + '<eos>\nAnswer:', 'assistant': turn.content|string + '<eos>\n'}.get(turn.role, '') }}{%- endfor -%}
 """)
 # Llama 2, Mistral v1: turns that have to alternate, [INST], the system prompt inside
 add("inst_alternate", r"""{% set offset = 1 if messages[0]['role'] == 'system' else 0 %}{% for turn in messages[offset:] %}{% set is_question = turn['role'] == 'user' %}{% if is_question != (loop.index0 % 2 == 0) %}{{ raise_exception('turn ' ~ loop.index0 ~ ' is out of order') }}{% endif %}{% set words = turn['content'].strip() %}{% if loop.first and offset %}{% set words = '(' + messages[0]['content'] + ')\n' + words %}{% endif %}{{ bos_token + '[Q] ' + words + ' [/Q]' if is_question else ' ' + words + ' ' + eos_token }}{% endfor %}""")
 # Mistral v3 and tekken: selectattr, ids of tool calls, tools before the last user message
-add("inst_tools", r"""{%- set asked = messages | selectattr("role", "equalto", "user") | list -%}
-{%- set seen = namespace() -%}
-{%- set seen.turns = 0 -%}
-{{- bos_token -}}
-{%- for each in messages -%}
-    {%- if each["role"] != "tool" and each.tool_calls is not defined %}{% set seen.turns = seen.turns + 1 %}{% endif -%}
-    {%- if each["role"] == "user" -%}
-        {%- if tools is not none and each == asked[-1] -%}
-            {{- "[T][" -}}
-            {%- for tool in tools -%}
-                {{- "{" -}}
-                {%- for k, v in tool.function.items() if k != "description" -%}
-                    {{- '"' ~ k ~ '": ' ~ (v | tojson) ~ ("" if loop.last else ", ") -}}
-                {%- endfor -%}
-                {{- "}" ~ ("]" if loop.last else ", ") -}}
+add("inst_tools", r"""{{- bos_token -}}
+{%- set asked = (messages | selectattr("role", "equalto", "user") | list)[-1:] -%}
+{%- set seen = namespace(turns=0) -%}
+{%- for turn in messages -%}
+    {%- set calls = turn.tool_calls | default([], true) -%}
+    {%- set seen.turns = seen.turns + (0 if calls or turn.role == "tool" else 1) -%}
+    {%- if turn.role not in ["user", "assistant", "system", "developer", "tool"] -%}
+        {{- raise_exception("who is " ~ turn.role ~ "?") -}}
+    {%- elif turn.role == "user" -%}
+        {%- for tool in tools or [] if turn in asked -%}
+            {{- "[T]" if loop.first -}}
+            {%- for k, v in tool.function.items() if v is not string or k == "name" -%}
+                {{- k ~ "=" ~ (v | tojson) ~ (";" if loop.last else ",") -}}
             {%- endfor -%}
-            {{- "[/T]" -}}
-        {%- endif -%}
-        {{- "[Q" ~ seen.turns ~ "]" + each["content"]|string + "[/Q]" -}}
-    {%- elif each.tool_calls is defined and each.tool_calls is not none -%}
-        {%- for one in each.tool_calls -%}
-            {%- if one.id|length != 9 %}{{ raise_exception("an id of " ~ one.id|length ~ " characters") }}{% endif -%}
-            {{- (one.function|tojson)[:-1] + ', "id": "' + one.id + '"}' -}}
+            {{- "[/T]" if loop.last -}}
         {%- endfor -%}
-        {{- eos_token -}}
-    {%- elif each["role"] in ["assistant", "system", "developer"] -%}
-        {{- each["content"]|string|trim + eos_token -}}
-    {%- elif each["role"] == "tool" -%}
-        {%- set value = each.content.content if each.content.content is defined else each.content -%}
-        {{- "[R]" ~ value ~ "/" ~ each.tool_call_id|default("none") ~ "[/R]" -}}
-    {%- else -%}
-        {{- raise_exception("who is " ~ each.role ~ "?") -}}
+        {{- "[Q" ~ seen.turns ~ "]" ~ turn.content ~ "[/Q]" -}}
+    {%- elif turn.role == "tool" -%}
+        {{- "[R]" ~ turn.tool_call_id | default("none") ~ ": " ~ (turn.content.content or turn.content) ~ "[/R]" -}}
+    {%- elif not calls -%}
+        {{- (turn.content | string).strip() + eos_token -}}
     {%- endif -%}
+    {%- for act in calls -%}
+        {{- raise_exception("an id of " ~ act.id | length ~ " characters") if act.id | length is ne(9) -}}
+        {{- (act.function | tojson)[:-1] ~ "} as " ~ act.id ~ (eos_token if loop.last) -}}
+    {%- endfor -%}
 {%- endfor -%}
 """)
 # Mistral Small 3: a default system prompt with dates, parts of content with images, block set
@@ -87,408 +78,396 @@ add("dated_system", r"""{%- set day = strftime_now("%A, %Y-%m-%d") %}
     {{- '[Q]' ~ body ~ '[/Q]' if one['role'] == 'user' else body ~ eos_token }}
 {%- endfor %}""")
 # Llama 3 and 3.1: content trimmed, date strings, tools in the first user message, JSON with an indent
-add("llama3_trim", r"""{% for one in messages %}{% set piece = '<h>' + one['role'] + '</h>\n\n' + one['content'] | trim + '<eot>' %}{% if not loop.index0 %}{% set piece = bos_token + piece %}{% endif %}{{ piece }}{% endfor %}{{ '<h>assistant</h>\n\n' if add_generation_prompt }}""")
-add("llama31_tools", r"""{{- bos_token }}
-{%- if not date_string is defined %}
-    {%- set date_string = "1 Feb 2024" %}
-{%- endif %}
-{%- set intro = "" %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set intro = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- endif %}
-{{- "<h>system</h>\n" ~ date_string ~ "\n" ~ intro }}
-{%- if builtin_tools is defined %}
-    {{- "\n" ~ builtin_tools | reject('equalto', 'code_interpreter') | join(", ") }}
-{%- endif %}
-{{- "<eot>" }}
-{%- if not tools is none %}
-    {%- if messages | length == 0 %}
-        {{- raise_exception("nobody asks") }}
-    {%- endif %}
-    {%- set question = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-    {{- '<h>user</h>\n' -}}
-    {%- for each in tools %}
-        {{- each | tojson(indent=4) ~ "\n\n" }}
-    {%- endfor %}
-    {{- question + "<eot>"}}
-{%- endif %}
-{%- for one in messages %}
-    {%- if 'tool_calls' in one %}
-        {%- if not one.tool_calls|length == 1 %}
-            {{- raise_exception("more calls than one") }}
-        {%- endif %}
-        {%- set what = one.tool_calls[0].function %}
-        {{- '<h>assistant</h>\n' }}
-        {%- if builtin_tools is defined and what.name in builtin_tools %}
-            {%- for k, v in what.arguments | items %}{{ k + '=' + v|string ~ (';' if not loop.last) }}{% endfor %}
-        {%- else %}
-            {{- what.name ~ ' ' ~ what.arguments | tojson }}
-        {%- endif %}
-        {{- "<eot>" if builtin_tools is not defined else "<eom>" }}
-    {%- elif one.role in ("tool", "ipython") %}
-        {{- "<h>tool</h>\n" ~ (one.content | tojson if one.content is mapping or one.content is iterable else one.content) ~ "<eot>" }}
-    {%- else %}
-        {{- '<h>' + one['role'] + '</h>\n' + one['content'] | trim + '<eot>' }}
-    {%- endif %}
+add("llama3_trim", r"""{% for turn in messages %}{{ bos_token if loop.first }}{{ '<h>' ~ turn.role ~ '</h>\n\n' ~ turn.content | trim ~ '<eot>' }}{% endfor %}{{ '<h>assistant</h>\n\n' if add_generation_prompt }}""")
+add("llama31_tools", r"""{{- bos_token ~ "<h>system</h>\n" }}
+{%- set starts = 1 if messages[0].role == 'system' else 0 %}
+{{- (date_string if date_string is defined else "1 Feb 2024") ~ "\n" ~ (messages[0].content|trim if starts) }}
+{%- set messages = messages[starts:] %}
+{%- for name in builtin_tools | default([]) | reject('equalto', 'code_interpreter') %}
+    {{- "\nbuilt in: " ~ name }}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<h>assistant</h>\n' }}
+{{- "<eot>" }}
+{%- if tools is not none %}
+    {%- if not messages %}{{ raise_exception("nobody asks") }}{% endif %}
+    {{- '<h>user</h>\n' ~ messages[0].content|trim }}
+    {%- set messages = messages[1:] %}
+    {%- for each in tools %}
+        {{- "\n" ~ each | tojson(indent=4) }}
+    {%- endfor %}
+    {{- "<eot>" }}
 {%- endif %}
+{%- for turn in messages %}
+    {%- set shown = 'tool' if turn.role in ("tool", "ipython") else turn.role %}
+    {{- '<h>' ~ shown ~ '</h>\n' }}
+    {%- if shown == 'tool' %}
+        {{- turn.content if turn.content is string else turn.content | tojson }}
+    {%- elif 'tool_calls' in turn and turn.tool_calls %}
+        {%- if turn.tool_calls | length > 1 %}{{ raise_exception("more calls than one") }}{% endif %}
+        {%- set act = turn.tool_calls[0].function %}
+        {%- if act.name in (builtin_tools or []) and act.arguments is mapping %}
+            {%- for k, v in act.arguments | items %}{{ k ~ '=' ~ v ~ (';' if not loop.last) }}{% endfor %}
+        {%- else %}
+            {{- act.name ~ ' ' ~ act.arguments | tojson }}
+        {%- endif %}
+    {%- else %}
+        {{- turn.content | trim }}
+    {%- endif %}
+    {{- "<eom>" if builtin_tools is defined and 'tool_calls' in turn else "<eot>" }}
+{%- endfor %}
+{{- '<h>assistant</h>\n' if add_generation_prompt }}
 """)
 # Llama 4: content of parts, nested loops and tests by `is`
 add("llama4_parts", r"""{{- bos_token }}
-{%- if tools is defined and tools %}
+{%- if tools %}
     {{- tools | map(attribute='function') | map(attribute='name') | join(', ') ~ '\n' }}
 {%- endif %}
-{%- for message in messages %}
-    {{- '<|header|>' + message['role'] + '<|/header|>\n\n' }}
-    {%- if message['content'] is string %}
-        {{- message['content'] }}
-    {%- elif message['content'] is iterable and message['content'] is not mapping %}
-        {%- for content in message['content'] %}
-            {%- if content['type'] == 'image' %}{{- '<|image|>' }}
-            {%- elif content['type'] == 'text' %}{{- content['text'] | trim }}{% endif %}
-        {%- endfor %}
-    {%- endif %}
-    {%- if message.tool_calls is defined and message.tool_calls %}
-        {%- for call in message.tool_calls %}{{ '[' ~ call.function.name ~ '(' }}
-            {%- for name, value in (call.function.arguments.items() if call.function.arguments is mapping else {}.items()) -%}
-                {{ name }}={{ value | tojson }}{{ ', ' if not loop.last }}
-            {%- endfor -%}
-            {{ ')]' }}{% endfor %}
-    {%- endif %}
+{%- for turn in messages %}
+    {{- '<|header|>' ~ turn.role ~ '<|/header|>\n\n' }}
+    {%- set pieces = [{'type': 'text', 'text': turn.content}] if turn.content is string else turn.content | default([], true) %}
+    {%- for piece in pieces if piece.type in ['text', 'image'] %}
+        {{- '<|image|>' if piece.type is eq('image') else piece.text if turn.content is string else piece.text | trim }}
+    {%- endfor %}
+    {%- for act in turn.tool_calls | default([]) if act.function.name is not none %}
+        {{- '[' ~ act.function.name }}(
+        {%- if act.function.arguments is mapping %}
+            {%- for k in act.function.arguments %}
+                {{- k }}={{ act.function.arguments[k] | tojson }}{{ ', ' if not loop.last }}
+            {%- endfor %}
+        {%- endif -%}
+    )]{% endfor %}
     {{- "<|eot|>" }}
 {%- endfor %}
-{%- if add_generation_prompt %}{{- '<|header|>assistant<|/header|>\n\n' }}{%- endif %}
+{{- '<|header|>assistant<|/header|>\n\n' if add_generation_prompt }}
 """)
 # Gemma 1 to 3: roles renamed, the system prompt in front of the first user message, refusals
 add("gemma_roles", r"""{{ bos_token }}
 {%- set shown = {'assistant': 'model'} -%}
 {%- set lead = namespace(text='') -%}
-{%- for one in messages -%}
-    {%- if loop.first and one.role == 'system' -%}
-        {%- set lead.text = (one.content if one.content is string else one.content[0]['text']) ~ '\n\n' -%}
+{%- for turn in messages -%}
+    {%- if loop.first and turn.role == 'system' -%}
+        {%- set lead.text = (turn.content if turn.content is string else turn.content[0]['text']) ~ '\n\n' -%}
         {%- continue -%}
     {%- endif -%}
-    {{ '<turn>' ~ shown.get(one.role, one.role) ~ '\n' ~ lead.text }}
+    {{ '<turn>' ~ shown.get(turn.role, turn.role) ~ '\n' ~ lead.text }}
     {%- set lead.text = '' -%}
-    {%- if one.content is string -%}
-        {{ one.content | trim }}
-    {%- elif one.content is iterable -%}
-        {%- for part in one.content -%}
-            {{ '<image>' if part.type == 'image' else part.text | trim }}
-        {%- endfor -%}
+    {%- for part in ([{'text': turn.content}] if turn.content is string else turn.content) -%}
+        {{ '<image>' if part.type is defined and part.type == 'image' else part.text | trim }}
     {%- else -%}
-        {{ raise_exception("content of no kind that is known") }}
-    {%- endif -%}
+        {{ raise_exception("a turn of nothing") if turn.content is not string }}
+    {%- endfor -%}
     {{ '</turn>\n' }}
 {%- endfor -%}
-{%- if add_generation_prompt -%}
-    {{'<turn>model\n'}}
-{%- endif -%}
-""")
+{{ '<turn>' ~ shown['assistant'] ~ '\n' if add_generation_prompt }}""")
+add("gemma_refuses", r"""{{- bos_token -}}
+{%- for turn in messages -%}
+    {%- if turn.role not in ['user', 'assistant'] %}{{ raise_exception('no ' ~ turn.role ~ ' here') }}{% endif -%}
+    {%- if loop.previtem is defined and loop.previtem.role is sameas turn.role or loop.changed(turn.role) is false %}{{ raise_exception('twice ' ~ turn.role) }}{% endif -%}
+    <turn>{{ 'model' if turn.role == 'assistant' else 'user' }}
+{{ turn.content | trim }}</turn>
+{% endfor %}{{ '<turn>model\n' if add_generation_prompt }}""")
 # Gemma 4: macros that format a schema recursively, with sorted dicts
-add("schema_macros", r"""{%- macro value_of(v) -%}
-    {%- if v is string -%}{{ '<q>' ~ v ~ '<q>' }}
-    {%- elif v is boolean -%}{{ 'true' if v else 'false' }}
-    {%- elif v is mapping -%}{{ '{' }}{%- for key, item in v | dictsort -%}{{ key ~ ':' ~ value_of(item) }}{%- if not loop.last %},{% endif -%}{%- endfor -%}{{ '}' }}
-    {%- elif v is sequence -%}[{%- for item in v -%}{{ value_of(item) }}{{ ',' if not loop.last }}{%- endfor -%}]
-    {%- else -%}{{ v }}{%- endif -%}
+add("schema_macros", r"""{%- macro listed(items, open, close) -%}
+    {{ open }}{%- for item in items -%}{{ caller(item) ~ (',' if not loop.last) }}{%- endfor -%}{{ close }}
 {%- endmacro -%}
-{%- macro properties(props, required, depth=0) -%}
-    {%- for name, spec in props | dictsort(false, 'key') -%}
+{%- macro value_of(v) -%}
+    {%- if v is mapping -%}
+        {%- call(pair) listed(v | dictsort, '{', '}') -%}{{ pair[0] ~ ':' ~ value_of(pair[1]) }}{%- endcall -%}
+    {%- elif v is sequence and v is not string -%}
+        {%- call(item) listed(v, '[', ']') -%}{{ value_of(item) }}{%- endcall -%}
+    {%- elif v is boolean -%}{{ v | string | lower }}
+    {%- else -%}{{ '<q>' ~ v ~ '<q>' if v is string else v }}{%- endif -%}
+{%- endmacro -%}
+{%- macro properties(all, required, depth=0) -%}
+    {%- for name, spec in all | dictsort(false, 'key') -%}
         {{- '  ' * depth ~ name ~ ('' if name in required else '?') ~ ': ' ~ (spec.type if spec.type is string else spec.type | join(' or ')) -}}
-        {%- if spec.enum is defined %} of {{ value_of(spec.enum) }}{% endif -%}
-        {%- if spec.properties is defined and spec.properties is mapping %}
-{{ properties(spec.properties, spec.required | default([]), depth + 1) }}
-        {%- else %}
-{{ '' }}
-        {%- endif -%}
+        {{- ' of ' ~ value_of(spec.enum) if spec.enum }}
+{{ properties(spec.properties or {}, spec.required | default([]), depth + 1) }}
     {%- endfor -%}
 {%- endmacro -%}
-{%- if tools %}{% for tool in tools %}<|tool>{{ tool.function.name }} {{ tool['function']['description'] | default('', true) | upper }}
-{{ properties(tool.function.parameters.properties, tool.function.parameters.required | default([])) }}{% endfor %}{% endif -%}
-{%- for message in messages -%}
-<|turn>{{ message.role }}
-{{ value_of(message.content) }}
-{%- for call in message.tool_calls or [] %}<|call>{{ call['function']['name'] }}{{ value_of(call['function']['arguments']) }}{% endfor %}
-{% endfor %}""")
+{%- for tool in tools or [] -%}
+<|tool>{{ tool.function.name }} {{ tool['function']['description'] | default('', true) | upper }}
+{{ properties(tool.function.parameters.properties, tool.function.parameters.required | default([])) }}
+{%- endfor -%}
+{%- for turn in messages -%}
+<|turn>{{ turn.role }}
+{{ value_of(turn.content) }}
+{%- for act in turn.tool_calls or [] %}<|call>{{ act['function']['name'] }}{{ value_of(act['function']['arguments']) }}{% endfor %}
+{% endfor %}{{ '<|turn>assistant\n' if add_generation_prompt }}""")
 # Phi 3 and 4: one line, roles by concatenation
-add("phi_roles", r"""{% for one in messages %}{% if 'tools' in one and one['tools'] is not none %}{{ '<|' + one['role'] + '|>' + one['tools'] + '<|.|>' }}{% elif one['content'] is string %}{{ '<|' + one['role'] + '|>' + one['content'] + '<|.|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}""")
-add("phi_crlf", "{% for message in messages %}\r\n{% if message.role == 'user' %}\r\n{{ '<|user|>\\n' + message.content|string }}\r\n{% elif message.role == 'assistant' %}\r\n{{ '<|assistant|>\\n' + message.content|string }}\r\n{% endif %}\r\n{% endfor %}\r\n")
+add("phi_roles", r"""{% for turn in messages %}{% if turn.content is string %}{{ '<|' ~ turn.role ~ '|>' ~ turn.content ~ (turn.tools if turn.tools is defined) ~ '<|.|>' }}{% endif %}{% endfor %}{{ '<|assistant|>' if add_generation_prompt else eos_token }}""")
+add("phi_crlf", "{% for turn in messages %}\r\n{% set mark = {'user': '<|user|>', 'assistant': '<|assistant|>'}[turn.role] %}\r\n{% if mark %}\r\n{{ mark ~ '\\n' ~ turn.content|string }}\r\n{% endif %}\r\n{% endfor %}\r\n{{ '<|assistant|>\\n' if add_generation_prompt }}\r\n")
 # DeepSeek V3 and R1: a namespace of flags, concatenation in it, thoughts cut off by split
-add("deepseek_flags", r"""{% set st = namespace(rules='', fresh=true, open=false, calls=0) %}{%- for one in messages if one['role'] == 'system' %}{% set st.rules = st.rules + ('' if st.fresh else '\n\n') + one['content'] %}{% set st.fresh = false %}{%- endfor %}{{ bos_token }}{{ st.rules }}{%- for one in messages %}{%- if one['role'] == 'user' %}{%- set st.open = false -%}{{'<｜Q｜>' + one['content']|string}}{%- elif one['role'] == 'assistant' and 'tool_calls' in one and one['tool_calls'] is not none %}{%- for each in one['tool_calls'] %}{%- set st.calls = st.calls + 1 -%}{%- if one['content'] is none %}{{'<｜call ' ~ st.calls ~ '｜>' + each['type'] + '｜' + each['function']['name'] + '\n' + each['function']['arguments']|string}}{%- else %}{{'<｜A｜>' + one['content'] + each['function']['name']}}{%- endif %}{%- endfor %}{%- elif one['role'] == 'assistant' %}{% set answer = one['content']|string %}{% if '</think>' in answer %}{% set answer = answer.split('</think>')[-1] %}{% endif %}{{ ('<｜/R｜>' if st.open else '<｜A｜>') + answer + '<｜.｜>'}}{%- set st.open = false -%}{%- elif one['role'] == 'tool' %}{{ ('\n' if st.open else '<｜R｜>') + one['content']|string }}{%- set st.open = true -%}{%- endif %}{%- endfor -%}{% if add_generation_prompt and not st.open %}{{'<｜A｜><think>\n'}}{% endif %}""")
-add("deepseek_thinking", r"""{%- if not thinking is defined %}{% set thinking = enable_thinking | default(false) %}{% endif -%}
+add("deepseek_flags", r"""{% set st = namespace(rules=[], heard=false, calls=0) %}{% for turn in messages if turn.role == 'system' %}{% set st.rules = st.rules + [turn.content] %}{% endfor %}{{ bos_token ~ st.rules | join('\n\n') }}{% for turn in messages if turn.role in ['user', 'assistant', 'tool'] %}{% if turn.role == 'tool' %}{{ ('\n' if st.heard else '<｜R｜>') ~ turn.content }}{% elif turn.role == 'user' %}{{ '<｜Q｜>' ~ turn.content }}{% else %}{{ '' if st.heard else '<｜A｜>' }}{% if turn.tool_calls %}{% for act in turn.tool_calls %}{% set st.calls = st.calls + 1 %}{{ act.type ~ ' ' ~ st.calls ~ '｜' + act.function.name ~ '\n' ~ act.function.arguments | string }}{% endfor %}{% else %}{{ (turn.content | string).split('</think>') | last + '<｜.｜>' }}{% endif %}{% endif %}{% set st.heard = turn.role == 'tool' %}{% endfor %}{% if add_generation_prompt and not st.heard %}{{ '<｜A｜><think>\n' }}{% endif %}""")
+add("deepseek_thinking", r"""{%- set thinks = thinking if thinking is defined else enable_thinking | default(false) -%}
 {%- set ns = namespace(last=-1) -%}
-{%- for m in messages %}{% if m.role in ['user', 'developer'] %}{% set ns.last = loop.index0 %}{% endif %}{% endfor -%}
+{%- for m in messages if m.role in ['user', 'developer'] %}{% set ns.last = messages.index(m) %}{% endfor -%}
 {%- for m in messages -%}
     {%- if m.role == 'assistant' -%}
-        {{- ('<think>' ~ m.reasoning_content if m.reasoning_content is defined and m.reasoning_content and loop.index0 > ns.last else '') ~ '</think>' ~ m.content -}}
+        {{- ('<think>' ~ m.reasoning_content if m.reasoning_content and loop.index0 > ns.last) ~ '</think>' ~ m.content -}}
         {%- for c in (m.tool_calls or []) %}<call name="{{ c.function.name }}">{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson(ensure_ascii=True) }}</call>{% endfor -%}
     {%- else -%}
         {{- '<｜' ~ m.role | capitalize ~ '｜>' ~ (m.content if m.content is string else m.content | tojson) -}}
-        {%- if loop.nextitem is undefined or loop.nextitem.role == 'assistant' %}<｜Assistant｜>{{ '<think>' if thinking else '</think>' }}{% endif -%}
+        {%- if loop.nextitem is undefined or loop.nextitem.role == 'assistant' %}<｜Assistant｜>{{ '<think>' if thinks else '</think>' }}{% endif -%}
     {%- endif -%}
 {%- endfor -%}""")
 # GLM: a for filter, tags of arguments, an observation run
 add("glm_observation", r"""[M]<go>
-{%- if tools -%}
-<|system|>
-{% for each in tools %}
-{{ each | tojson(ensure_ascii=False) }}
-{% endfor %}
-{%- endif -%}
 {%- macro words(body) -%}
-    {%- if body is string -%}
-        {{- body }}
-    {%- elif body is iterable and body is not mapping -%}
-        {%- for part in body -%}
-            {{- part if part is string else part.text | default('') -}}
-        {%- endfor -%}
-    {%- else -%}
-        {{- body }}
-    {%- endif -%}
+    {%- for piece in ([body] if body is string else body or []) -%}
+        {{- piece if piece is string else piece.get('text', '') -}}
+    {%- endfor -%}
 {%- endmacro -%}
-{%- set mark = namespace(last=-1) %}
-{%- for one in messages %}
-    {%- if one.role == 'user' %}
-        {% set mark.last = loop.index0 -%}
-    {%- endif %}
+{% if tools %}
+
+<|system|>
+{%- for each in tools %}
+    {{ each | tojson(ensure_ascii=False) }}
 {%- endfor %}
-{% for one in messages %}
-{%- if one.role in ('user', 'system') -%}<|{{ one.role }}|>
-{{ words(one.content) }}
-{{- ' quickly' if enable_thinking is defined and not enable_thinking and not words(one.content).endswith(".") else '' -}}
-{%- elif one.role == 'assistant' -%}
+{% endif -%}
+{%- set asked = namespace(at=-1) %}
+{%- for turn in messages | selectattr('role', 'eq', 'user') %}
+    {%- set asked.at = messages.index(turn) %}
+{% endfor %}
+{% for turn in messages %}
+
+{%- set body = words(turn.content) %}
+{%- if turn.role == 'tool' %}
+  {{- '<|seen|>' if loop.changed('tool', turn.role) or loop.previtem.role != 'tool' }}
+  <r>{{ body }}</r>
+{%- elif turn.role != 'assistant' %}
+<|{{ turn.role }}|>
+{{ body }}
+    {{- ' (quickly)' if enable_thinking is defined and not enable_thinking and body and body[-1] != '.' }}
+{%- else %}
 <|assistant|>
-{%- set body = words(one.content) %}
-{%- set idea = one.reasoning_content if one.reasoning_content is string else '' %}
-{%- if not idea and '</think>' in body %}
-    {%- set idea = body.split('</think>')[0].split('<think>')[-1].strip('\n') %}
-    {%- set body = body.split('</think>')[-1].lstrip('\n') %}
+{%- set idea = turn.reasoning_content | default('', true) %}
+{%- set cut = body.rfind('</think>') %}
+{%- if cut >= 0 %}
+    {%- set idea = idea or body[:cut] | replace('<think>', '') %}
+    {%- set body = body[cut + 8:] %}
 {%- endif %}
-{{ '\n(' ~ idea.strip() ~ ')' if loop.index0 > mark.last else '\n()' }}
-{%- if body.strip() -%}
-{{ '\n' + body.strip() }}
-{%- endif -%}
-{% for each in one.tool_calls or [] %}
-{%- if each.function %}
-    {%- set each = each.function %}
-{%- endif %}
-{{ '\n<call>' + each.name }}
-{% set given = each.arguments %}
-{% if given is mapping %}{% for k, v in given.items() %}
+(
+{%- if loop.index0 > asked.at %}{{ idea | trim }}{% endif -%}
+)
+{%- for line in body.strip().splitlines() %}
+{{ line }}
+{%- endfor %}
+{% for act in turn.tool_calls or [] %}
+{% set act = act.function or act %}
+<call>{{ act.name }}
+{% if act.arguments is mapping %}
+{% for k, v in act.arguments.items() %}
 <k>{{ k }}</k>
 <v>{{ v if v is string else v | tojson(ensure_ascii=False) }}</v>
-{% endfor %}{% endif %}
-</call>{% endfor %}
-{%- elif one.role == 'tool' -%}
-{%- if loop.first or loop.previtem.role != "tool" %}
-    {{- '<|seen|>' }}
+{% endfor %}
+{% endif %}
+</call>
+{%- endfor %}
 {%- endif %}
-{{- '\n<r>' ~ one.content ~ '</r>' }}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-    <|assistant|>{{- '\n()' if enable_thinking is defined and not enable_thinking else '' -}}
-{%- endif -%}
+{%- endfor %}
+{%- if add_generation_prompt %}
+<|assistant|>
+{%- if enable_thinking is defined and not enable_thinking %}
+()
+{% endif %}
+{%- endif %}
 """)
 # gpt-oss: macros with defaults that write types, channels, builtin tools
-add("harmony_types", r"""{#- kwargs: reasoning_effort -#}
-{%- macro kind(spec, needed, or_null=false) -%}
-    {%- if spec.type == "array" -%}
-        {%- set of = kind(spec['items'], needed) if spec['items'] else 'any' -%}
-        {{- (of if of|length < 40 else "any") ~ "[]" }}
-    {%- elif spec.type is iterable and spec.type is not string and spec.type is not mapping -%}
-        {{- spec.type | join(" | ") }}
-    {%- elif spec.enum -%}
-        {{- '"' + spec.enum|join('" | "') + '"' -}}
-    {%- elif spec.type == "object" and spec.properties -%}
-        {{- "{\n" }}
-        {%- for name, inner in spec.properties.items() -%}
-            {{- name ~ ('' if name in (spec.required or []) else '?') ~ ': ' ~ kind(inner, [], or_null=inner.nullable) ~ (',' if not loop.last) ~ "\n" }}
+add("harmony_types", r"""{#- takes reasoning_effort -#}
+{%- macro kind(spec, inside=true, or_null=false) -%}
+    {%- if spec.enum is defined -%}
+        {{- spec.enum | map('tojson') | join(" | ") }}
+    {%- elif spec.type is not string -%}
+        {{- (spec.type or ['any']) | join(" | ") }}
+    {%- elif spec.type == "array" -%}
+        {%- set each = kind(spec['items'], or_null=false) if spec['items'] is defined else 'any' -%}
+        {{- "any[]" if each|length >= 40 else each ~ "[]" }}
+    {%- elif spec.properties is defined -%}
+        {{- "{" ~ (" " if inside else "\n") }}
+        {%- for name in spec.properties -%}
+            {%- set inner = spec.properties[name] -%}
+            {{- name ~ ('?' if name not in spec.required | default([])) ~ ': ' ~ kind(inner, or_null=inner.nullable | default(false)) ~ ('; ' if inside else ';\n') }}
         {%- endfor -%}
         {{- "}" }}
     {%- else -%}{{ {'integer': 'number'}.get(spec.type, spec.type) }}{%- endif -%}
     {{- " | null" if or_null -}}
 {%- endmacro -%}
 {%- macro listing(title, list) -%}
-    {{- "## " + title + "\n" }}
+    {{- "# " + title }}
     {%- for each in list %}
-        {{- "// " + each.function.description|default("") + "\n" + each.function.name + ": " + kind(each.function.parameters, []) + "\n" }}
+        {{- "\n" ~ each.function.name ~ "(" ~ kind(each.function.parameters, inside=false) ~ ")" }}
+        {{- " -- " ~ each.function.description if each.function.description }}
     {%- endfor %}
 {%- endmacro -%}
 {%- set heard = namespace(name=none) -%}
 <|go|>system<|.|>{{ strftime_now("%Y-%m-%d") + ", effort " + reasoning_effort|default("middle") }}<|end|>
-{%- set has_rules = messages[0].role in ["developer", "system"] -%}
-{%- if has_rules or tools %}<|go|>developer<|.|>{{ messages[0].content if has_rules }}{{ listing("tools", tools) if tools }}<|end|>{% endif %}
-{%- for one in (messages[1:] if has_rules else messages) -%}
-    {%- if one.role == 'assistant' and one.tool_calls -%}
-        {%- set act = one.tool_calls[0] %}{% set act = act.function if act.function else act %}
-        {{- "<|go|>assistant thinks " ~ one.thinking ~ "<|end|>" if one.thinking }}
-        {{- "<|go|>assistant to " ~ act.name ~ "<|.|>" ~ act.arguments|tojson ~ "<|call|>" }}
-        {%- set heard.name = act.name %}
-    {%- elif one.role == 'assistant' -%}
-        {{- "<|go|>assistant<|.|>" ~ one.content ~ ("<|done|>" if loop.last and not add_generation_prompt else "<|end|>") }}
+{%- set ruled = messages[0].role in ["developer", "system"] -%}
+{%- if ruled or tools %}<|go|>developer<|.|>{{ messages[0].content if ruled }}{{ listing("tools", tools) if tools }}<|end|>{% endif %}
+{%- for turn in messages[1 if ruled else 0:] -%}
+    {%- if turn.role == 'tool' -%}
+        {{- raise_exception("nothing was called") if heard.name is none }}{{ "<|go|>" ~ heard.name ~ "<|.|>" ~ turn.content|tojson ~ "<|end|>" }}
+    {%- elif turn.role == 'assistant' -%}
         {%- set heard.name = none %}
-    {%- elif one.role == 'tool' -%}
-        {%- if heard.name is none %}{{- raise_exception("nothing was called") }}{%- endif %}{{ "<|go|>" ~ heard.name ~ "<|.|>" ~ one.content|tojson ~ "<|end|>" }}
-    {%- else -%}<|go|>{{ one.role }}<|.|>{{ one.content }}<|end|>{%- endif -%}
+        {%- for act in (turn.tool_calls or [])[:1] -%}
+            {%- set heard.name = (act.function or act).name %}
+            {{- ("<|go|>assistant thinks " ~ turn.thinking ~ "<|end|>" if turn.thinking) ~ "<|go|>assistant to " ~ heard.name ~ "<|.|>" ~ act.function.arguments|tojson ~ "<|call|>" }}
+        {%- else -%}
+            {{- "<|go|>assistant<|.|>" ~ turn.content ~ ("<|done|>" if loop.last and not add_generation_prompt else "<|end|>") }}
+        {%- endfor -%}
+    {%- else -%}<|go|>{{ turn.role }}<|.|>{{ turn.content }}<|end|>{%- endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt -%}<|go|>assistant{%- endif -%}""")
+{{- "<|go|>assistant" if add_generation_prompt -}}""")
+add("harmony_channels", r"""{%- for turn in messages %}
+{%- set is_new = messages[loop.index:] | rejectattr("role", "in", ["assistant", "tool"]) | list | length == 0 %}
+{%- if turn.role == "assistant" %}
+{%- if turn.thinking and is_new %}{{ "<|go|>assistant<|way|>thought<|.|>" ~ turn.thinking ~ "<|end|>" }}{% endif %}
+{{- "<|go|>assistant<|way|>said<|.|>" ~ (turn.content or "") }}
+{%- for act in turn.tool_calls or [] %}{{ "[" ~ act.function.name ~ "]" }}{% endfor %}
+{{- "<|done|>" if loop.last else "<|end|>" }}
+{%- else %}
+{{- "<|go|>" ~ turn.role ~ "<|.|>" ~ turn.content ~ "<|end|>" }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|go|>assistant{% endif %}""")
 # Qwen 2.5 and 3: tools as JSON lines, runs of tool answers, thoughts after the last question
-add("qwen25_tools", r"""{%- set own = messages[0]['role'] == 'system' %}
-{%- if tools or own %}
-    {{- '<|im_start|>system\n' ~ (messages[0]['content'] if own else 'Use tools.') }}
-    {%- for each in tools or [] %}
-        {{- "\n" }}
-        {{- each | tojson }}
-    {%- endfor %}
+add("qwen25_tools", r"""{%- set starts = 1 if messages[0].role == 'system' else 0 %}
+{%- if tools or starts %}
+    {{- '<|im_start|>system\n' ~ (messages[0].content if starts else 'Use tools.') }}
+    {%- for each in tools or [] %}{{ "\n" ~ each | tojson }}{% endfor %}
     {{- "<|im_end|>\n" }}
 {%- endif %}
-{%- for one in messages %}
-    {%- if one.role == "tool" %}
-        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}
-            {{- '<|im_start|>user' }}
-        {%- endif %}
-        {{- '\n<answer>' ~ one.content ~ '</answer>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
-            {{- '<|im_end|>\n' }}
-        {%- endif %}
-    {%- elif one.role == "assistant" and one.tool_calls %}
-        {{- '<|im_start|>' + one.role }}
-        {%- if one.content %}
-            {{- '\n' + one.content }}
-        {%- endif %}
-        {%- for each in one.tool_calls %}
-            {%- set each = each.function if each.function is defined else each %}
-            {{- '\n<call>' }}{{ each.name + ' ' + each.arguments | tojson }}{{ '</call>' }}
+{%- for turn in messages[starts:] %}
+    {%- set before = messages[starts + loop.index0 - 1].role if not loop.first else '' %}
+    {%- set after = messages[starts + loop.index].role if not loop.last else '' %}
+    {%- if turn.role != "tool" %}
+        {{- '<|im_start|>' ~ turn.role ~ ('\n' + turn.content if turn.content or not turn.tool_calls) }}
+        {%- for act in turn.tool_calls or [] %}
+            {%- set act = act.function if 'function' in act else act %}
+            {{- '\n<call>' ~ act.name }} {{ act.arguments | tojson }}{{ '</call>' }}
         {%- endfor %}
         {{- '<|im_end|>\n' }}
-    {%- elif not (own and loop.first) %}
-        {{- '<|im_start|>' + one.role + '\n' + one.content + '<|im_end|>' + '\n' }}
+    {%- else %}
+        {{- '<|im_start|>user' if before != turn.role }}
+        {{- '\n<answer>' ~ turn.content ~ '</answer>' }}
+        {{- '<|im_end|>\n' if after != turn.role }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-{%- endif %}
+{{- '<|im_start|>assistant\n' if add_generation_prompt }}
 """)
-add("qwen3_thoughts", r"""{%- set find = namespace(done=false, at=messages|length) %}
-{%- for one in messages[::-1] %}
-    {%- set place = loop.length - loop.index %}
-    {%- if not find.done and one.role == "user" and one.content is string and not (one.content.startswith('<tool_response>') or one.content.endswith('.')) %}
-        {%- set find.done = true %}
-        {%- set find.at = place %}
-    {%- endif %}
+add("qwen3_thoughts", r"""{%- set asked = namespace(back=none) %}
+{%- for turn in messages[::-1] if turn.role == "user" and turn.content is string and '<tool_response>' not in turn.content[:15] %}
+    {%- set asked.back = turn if asked.back is none else asked.back %}
 {%- endfor %}
-{%- for one in messages %}
-    {%- set said = one.content if one.content is string else '' %}
-    {%- set idea = '' %}
-    {%- if one.reasoning_content is string %}
-        {%- set idea = one.reasoning_content %}
-    {%- elif '</think>' in said %}
-        {%- set halves = said.split('</think>') %}
-        {%- set idea = halves[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
-        {%- set said = halves[-1].lstrip('\n') %}
+{%- set state = namespace(is_new=asked.back is none) %}
+{%- for turn in messages %}
+    {%- set said = turn.content | default('', true) | string %}
+    {%- set idea = turn.reasoning_content | default('', true) %}
+    {%- if not idea %}
+        {%- set head, mark, tail = said.rpartition('</think>') %}
+        {%- set idea = head.partition('<think>')[2] %}
+        {%- set said = tail.lstrip('\n') if mark else said %}
     {%- endif %}
-    {{- '<|im_start|>' ~ one.role ~ '\n' }}
-    {%- if one.role == "assistant" and loop.index0 > find.at and (loop.last or idea) %}
-        {{- '<think>' + idea.strip('\n') + '</think>\n' }}
+    {{- '<|im_start|>' ~ turn.role ~ '\n' }}
+    {%- if turn.role == "assistant" and state.is_new and (loop.last or idea) %}
+        {{- '<think>' ~ idea.strip('\n') ~ '</think>\n' }}
     {%- endif %}
     {{- said ~ '<|im_end|>\n' }}
+    {%- set state.is_new = state.is_new or turn is sameas asked.back %}
 {%- endfor %}
 {%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' ~ ('<think></think>\n' if enable_thinking is defined and enable_thinking is false else '') }}
+    {{- '<|im_start|>assistant\n' ~ ('<think></think>\n' if not enable_thinking | default(true)) }}
+{%- endif %}""")
+add("opened_thought", r"""{%- for turn in messages %}
+    {%- set parts = (turn.content or '').split('</think>') %}
+    {{- '<|im_start|>' ~ turn.role ~ '\n' }}
+    {%- if turn.role == 'assistant' and turn.reasoning and loop.last %}
+        {{- '<think>\n' ~ turn.reasoning.strip() ~ '\n</think>\n' }}
+    {%- endif %}
+    {{- parts[-1].strip() ~ '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n<think>\n' }}
 {%- endif %}""")
 # Qwen 3.5: a macro over parts of content that counts pictures in a namespace
 add("qwen35_parts", r"""{%- set pictures = namespace(seen=0) %}
 {%- macro shown(body, counts=false, may_see=true) %}
-    {%- if body is string %}
-        {{- body }}
-    {%- elif body is none or body is undefined %}
-        {{- '' }}
-    {%- elif body is iterable and body is not mapping %}
-        {%- for part in body %}
-            {%- if 'text' in part %}
-                {{- part.text }}
-            {%- elif part.type == 'image' %}
-                {%- if not may_see %}{{ raise_exception('a picture among the rules') }}{% endif %}
-                {%- set pictures.seen = pictures.seen + (1 if counts else 0) %}
-                {{- ('No. ' ~ pictures.seen ~ ' ' if add_vision_id) ~ '<|see|>' }}
-            {%- else %}
-                {{- raise_exception('a part that is nothing') }}
-            {%- endif %}
-        {%- endfor %}
-    {%- else %}
-        {{- raise_exception('content that is nothing') }}
+    {%- if body is mapping or body is number %}
+        {{- raise_exception('content of no known kind') }}
     {%- endif %}
+    {%- for part in ([{'text': body}] if body is string else body or []) %}
+        {%- if part.text is defined %}
+            {{- part.text }}
+        {%- elif part.type != 'image' or not may_see %}
+            {{- raise_exception('no place for ' ~ part.type) }}
+        {%- else %}
+            {%- set pictures.seen = pictures.seen + counts | int %}
+            {%- if add_vision_id %}No. {{ pictures.seen }} {% endif %}
+            {{- '<|see|>' }}
+        {%- endif %}
+    {%- endfor %}
 {%- endmacro %}
-{%- for one in messages %}
-    {%- set body = shown(one.content, true, one.role != 'system')|trim %}
-    {{- '<|im_start|>' + one.role + '\n' + body }}
-    {%- if one.tool_calls and one.tool_calls is iterable and one.tool_calls is not mapping %}
-        {%- for each in one.tool_calls %}
-            {%- set each = each.function if each.function is defined else each %}
-            {{- ('\n\n' if loop.first and body|trim else '\n') ~ '<call ' + each.name + '>' }}
-            {%- if each.arguments is mapping %}
-                {%- for k, v in each.arguments|items %}
-                    {%- set v = v | string if v is string or (v is not mapping and v is not sequence) else v | tojson | safe %}
-                    {{- '<' + k + '>' }}{{ v }}{{ '</' + k + '>' }}
-                {%- endfor %}
-            {%- endif %}
-            {{- '</call>' }}
+{%- for turn in messages %}
+    {%- set body = shown(turn.content, true, may_see=turn.role != 'system') | trim %}
+    {{- '<|im_start|>' ~ turn.role ~ '\n' ~ body }}
+    {%- for act in turn.tool_calls if turn.tool_calls is sequence %}
+        {%- set act = act.function | default(act) %}
+        {{- '\n' * (2 if loop.first and body else 1) ~ '<call ' ~ act.name ~ '>' }}
+        {%- for k, v in (act.arguments if act.arguments is mapping else {}) | items %}
+            {{- '<' ~ k ~ '>' ~ (v | tojson | safe if v is mapping or v is sequence and v is not string else v | string) ~ '</' ~ k ~ '>' }}
         {%- endfor %}
-    {%- endif %}
+        {{- '</call>' }}
+    {%- endfor %}
     {{- '<|im_end|>\n' }}
-{%- endfor %}""")
+{%- endfor %}
+{{- '<|im_start|>assistant\n' if add_generation_prompt }}""")
 # Command R: documents, a block of notes, roles mapped by a dict
 add("command_documents", r"""{{ bos_token }}{%- set names = {'user': '<|USER|>', 'assistant': '<|BOT|>', 'system': '<|SYS|>'} -%}
-{%- for message in messages if message.role in names -%}
-    {{ names[message.role] ~ (message.content if message.content is string else message.content | string) | trim ~ '<|EOT|>' }}
+{%- for turn in messages if turn.role in names -%}
+    {{ names[turn.role] ~ (turn.content | string) | trim ~ '<|EOT|>' }}
 {%- endfor -%}
-{%- if documents %}<results>
-{% for document in documents %}
-Document: {{ loop.index0 }}
-{% for key, value in document.items() %}{{ key | title }}: {{ value|string|truncate(40, true) }}
-{% endfor %}
-{% endfor %}</results>{% endif %}
+{%- for paper in documents or [] %}
+{% if loop.first %}[papers]
+{% endif %}
+{{ loop.index }}.
+{%- for field in paper | dictsort %} {{ field[0] | title }}={{ field[1] | string | truncate(40, true) }}{% endfor %}
+
+{%- endfor %}
 {%- if citation_mode is defined %}{{ {'fast': 'cite fast', 'accurate': 'cite well'}.get(citation_mode, 'do not cite') }}{% endif -%}
-""")
+{{ names.assistant if add_generation_prompt }}""")
 # Granite: counters, documents with joins, controls
-add("granite_documents", r"""{%- set tools_system = 'Tools: ' -%}
-{%- set ns = namespace(system='You are Granite-like.', count=0) -%}
-{%- if messages[0]['role'] == 'system' %}{%- set ns.system = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}{% else %}{%- set loop_messages = messages %}{%- endif %}
-{%- if tools %}{% set ns.system = ns.system ~ '\n' ~ tools_system ~ (tools | map(attribute='function.name') | sort | join(', ')) %}{% endif %}
-{%- for doc in documents or [] %}{% set ns.system = ns.system ~ '\n[' ~ loop.index ~ '/' ~ loop.length ~ '] ' ~ (doc['title'] ~ ': ' if 'title' in doc else '') ~ doc['text'] %}{% endfor %}
-{{- '<|role|>system<|/role|>' ~ ns.system ~ '<|eot|>\n' }}
-{%- for message in loop_messages %}
-{{- '<|role|>' ~ message['role'] ~ '<|/role|>' ~ message['content'] ~ '<|eot|>\n' }}
-{%- if loop.last and add_generation_prompt %}{{- '<|role|>assistant' }}{%- if controls %}{{- ' ' + controls | tojson() }}{%- endif %}{{- '<|/role|>' }}{%- endif %}
-{%- endfor %}""")
+add("granite_documents", r"""{%- set all = namespace(rules=['You are made of stone.'], count=0) -%}
+{%- set ruled = messages[0].role == 'system' -%}
+{%- if ruled %}{% set all.rules = [messages[0].content] %}{% endif %}
+{%- if tools %}{% set all.rules = all.rules + ['Tools: ' ~ tools | map(attribute='function.name') | sort | join(', ')] %}{% endif %}
+{%- for paper in documents or [] %}{% set all.rules = all.rules + ['[' ~ loop.index ~ '/' ~ loop.length ~ '] ' ~ (paper['title'] ~ ': ' if 'title' in paper else '') ~ paper['text']] %}{% endfor %}
+{%- macro turn(role, text, more='') %}{{ '<|role|>' ~ role ~ more ~ '<|/role|>' ~ text ~ '<|eot|>\n' }}{% endmacro %}
+{{- turn('system', all.rules | join('\n')) }}
+{%- for one in messages %}{{ turn(one.role, one.content) if not (loop.first and ruled) }}{% endfor %}
+{%- if add_generation_prompt %}<|role|>assistant{{ ' ' ~ controls | tojson if controls }}<|/role|>{% endif %}""")
 # SmolLM 3: modes in the system prompt, replace and nested conditions
-add("smollm_modes", r"""{%- set thinks = enable_thinking if enable_thinking is defined else true -%}
-{%- if messages[0].role == "system" -%}
-  {%- set rules = messages[0].content -%}
-  {%- if "/no_think" in rules -%}{%- set thinks = false -%}{%- elif "/think" in rules -%}{%- set thinks = true -%}{%- endif -%}
-  {%- set rules = rules.replace("/no_think", "").replace("/think", "").rstrip() -%}
-{%- endif -%}
+add("smollm_modes", r"""{%- set ns = namespace(rules="", thinks=enable_thinking | default(true)) -%}
+{%- for turn in messages[:1] if turn.role == "system" -%}
+  {%- set ns.thinks = ns.thinks and "/no_think" not in turn.content -%}
+  {%- set ns.rules = turn.content | replace("/no_think", "") -%}
+{%- endfor -%}
 <|im_start|>system
-{{ strftime_now("%d %B %Y") ~ ", " ~ ("slow" if thinks else "quick") ~ "\n" -}}
-{{ rules + "\n" if rules else "No rules." -}}
+{{ strftime_now("%d %B %Y") ~ ", " ~ ("slow" if ns.thinks else "quick") ~ "\n" -}}
+{{ ns.rules.strip() | replace("\n\n", "\n") or "No rules." -}}
 <|im_end|>
-{% for one in messages -%}
-  {%- set said = one.content if one.content is string else "" -%}
-  {%- if one.role == "assistant" -%}
-    {% generation %}
-    {%- if not thinks %}{{ "<think></think>" }}{% endif -%}
-    {{ said.lstrip("\n") + "<|im_end|>\n" }}
+{% for turn in messages -%}
+  {%- set said = turn.content if turn.content is string else "" -%}
+  {%- if turn.role == "assistant" -%}
+    <|im_start|>assistant
+{% generation %}
+    {%- if not ns.thinks %}{{ "<think></think>" }}{% endif -%}
+    {{ said.lstrip("\n") + "<|im_end|>" }}
     {%- endgeneration %}
-  {%- else -%}{{ "<|im_start|>" + one.role + "\n" + said + "<|im_end|>\n" }}{%- endif -%}
-{%- endfor -%}""")
+    {{- "\n" }}
+  {%- else -%}{{ "<|im_start|>" + turn.role + "\n" + said + "<|im_end|>\n" }}{%- endif -%}
+{%- endfor -%}
+{{- "<|im_start|>assistant\n" if add_generation_prompt -}}""")
 # OLMo: functions of the system message, and of environment turns
-add("olmo_functions", r"""{%- set ruled = messages|selectattr('role', 'equalto', 'system')|list|length > 0 -%}{{ '' if ruled else 'No rules' ~ (' and no functions' if not tools) ~ '.\n' }}{%- for one in messages -%}{{ '<|' ~ one['role'] ~ '|>' }}{%- if one.get('content', none) is not none -%}{{ one['content'] }}{%- endif -%}{%- if one['role'] == 'system' and tools is not none and tools is defined -%}{{ '<f>' + (tools | tojson) + '</f>' }}{%- endif -%}{%- for each in one.get('tool_calls', none) or [] -%}{%- if each is mapping and each.get('function', none) is not none -%}{%- set given = each['function']['arguments'] -%}{%- set acc = namespace(all=[]) -%}{%- for pair in (given.items() if given is mapping else [('text', given)]) -%}{%- set acc.all = acc.all + [pair[0] ~ '=' ~ (pair[1] | tojson)] -%}{%- endfor -%}{{ each['function']['name'] + '(' + acc.all | join(', ') + ')' }}{%- endif -%}{%- endfor -%}{{ '\n' if not loop.last else eos_token }}{%- if loop.last and add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}{%- endfor -%}""")
+add("olmo_functions", r"""{%- set rules = messages | selectattr('role', 'eq', 'system') | list -%}{{ '' if rules else 'No rules' ~ (' and no functions' if not tools) ~ '.\n' }}{%- for turn in messages -%}{{ '<|' ~ turn['role'] ~ '|>' ~ (turn.get('content') or '') }}{%- if tools and turn in rules -%}<f>{{ tools | tojson }}</f>{%- endif -%}{%- for act in turn.get('tool_calls', []) -%}{%- set given = act.get('function', {}).get('arguments', '') -%}{%- set acc = namespace(all=[]) -%}{%- for pair in (given.items() if given is mapping else [('text', given)]) -%}{%- set acc.all = acc.all + [pair[0] ~ '=' ~ (pair[1] | tojson)] -%}{%- endfor -%}{{ act['function']['name'] + '(' + acc.all | join(', ') + ')' }}{%- endfor -%}{{ eos_token if loop.last and not add_generation_prompt else '\n' }}{%- endfor -%}{{ '<|assistant|>' if add_generation_prompt }}""")
 # Nemotron: `break` out of a search, previtem, dictsort of arguments
 add("nemotron_search", r"""{%- set found = namespace(index=none) -%}
 {%- for message in messages | reverse -%}
@@ -504,23 +483,18 @@ add("nemotron_search", r"""{%- set found = namespace(index=none) -%}
 {{ loop is defined }}""")
 # Hermes: the tool prompt by macros and filter blocks
 add("hermes_macros", r"""{% macro wrapped(role) %}<|{{ role }}|>{{ caller('> ') }}<|/{{ role }}|>{% endmacro %}
-{%- macro python_type(spec) %}
-{%- set plain = {"string": "str", "number": "float", "integer": "int"} %}
-{%- if plain[spec.type] is defined %}
-{{- plain[spec.type] }}
-{%- elif spec.type == "array" %}
-{{- "list of " + python_type(spec|attr('missing') or spec['items']) }}
-{%- elif spec.type is iterable and spec.type is not string %}
-{%- for each in spec.type %}{{- python_type({"type": each}) ~ (" or " if not loop.last) }}{%- endfor %}
+{%- macro typed(spec) %}
+{%- if spec.type is string %}
+{{- 'list of ' ~ typed(spec|attr('missing') or spec['items']) if spec.type == 'array' else {'string': 'text', 'integer': 'whole number'}.get(spec.type, spec.type) }}
 {%- else %}
-{{- "object" }}
+{%- for each in spec.type or ['anything'] %}{{ typed({'type': each}) }}{% if not loop.last %} or {% endif %}{% endfor %}
 {%- endif %}
 {%- endmacro %}
 {{- bos_token }}
 {%- filter trim %}
 {% for tool in tools or [] %}
-def {{ tool.function.name }}(
-{%- for name, spec in tool.function.parameters.properties|items %}{{ name }}: {{ python_type(spec) }}{{ ", " if not loop.last }}{% endfor %})
+use {{ tool.function.name }} with
+{%- for name, spec in tool.function.parameters.properties|items %} {{ name }}: {{ typed(spec) }}{{ "," if not loop.last }}{% endfor %}
 {% endfor %}
 {% endfilter %}
 {% for message in messages %}
@@ -546,18 +520,18 @@ add("alpaca", r"""{% for message in messages %}
 {% endif %}
 """)
 add("vicuna", r"""{% if messages and messages[0].role == "system" %}{{ messages[0].content ~ " " }}{% set start = 1 %}{% else %}A chat. {% set start = 0 %}{% endif %}{% for i in range(start, messages | length) %}{% set m = messages[i] %}{{ "USER: " if m.role == "user" else "ASSISTANT: " }}{{ m.content }}{{ " " if m.role == "user" else eos_token }}{% endfor %}""")
-add("zephyr", r"""{% for one in messages %}
-{% if one['role'] == 'user' %}
-{{ '<|q|>\n' + one['content'] + eos_token }}
-{% elif one['role'] == 'assistant' %}
-{{ '<|a|>\n'  + one['content'] + eos_token }}
+add("zephyr", r"""{% for turn in messages %}
+{% set mark = '<|q|>' if turn.role == 'user' else '<|a|>' %}
+{% if turn.role in ('user', 'assistant') %}
+{{ mark ~ '\n' + turn.content ~ eos_token }}
 {% endif %}
-{% if loop.last and add_generation_prompt %}
-{{ '<|a|>' }}
+{% endfor %}
+{% if add_generation_prompt %}
+<|a|>
 {% endif %}
-{% endfor %}""")
+""")
 # trl's training templates: generation blocks in each of their places
-add("generation_plain", r"""{% for message in messages %}{% if message.role == 'assistant' %}<|a|>{% generation %}{{ message.content }}<|e|>{% endgeneration %}{% else %}<|{{ message.role }}|>{{ message.content }}{% endif %}{% endfor %}""")
+add("generation_plain", r"""{% for message in messages %}{% if message.role == 'assistant' %}<|a|>{% generation %}{{ message.content }}<|e|>{% endgeneration %}{% else %}<|{{ message.role }}|>{{ message.content }}{% endif %}{% endfor %}{{ "<|a|>" if add_generation_prompt }}""")
 add("generation_tools", r"""{%- for message in messages %}
     {%- if message.role == "assistant" %}
         {{- '<|im_start|>assistant\n' }}
@@ -575,6 +549,22 @@ add("generation_tools", r"""{%- for message in messages %}
         {{- '<|im_start|>' + message.role + '\n' + message.content|string + '<|im_end|>\n' }}
     {%- endif %}
 {%- endfor %}""")
+add("generation_thoughts", r"""{%- set last = namespace(user=0) -%}
+{%- for turn in messages %}{% if turn.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor -%}
+{%- for turn in messages -%}
+<|im_start|>{{ turn.role }}
+{% if turn.role == 'assistant' -%}
+{% generation -%}
+{% if turn.reasoning_content and loop.index0 > last.user %}({{ turn.reasoning_content | trim }}) {% endif %}
+{{- turn.content if turn.content is string }}<|im_end|>
+{%- endgeneration %}
+{{- '\n' }}
+{%- else -%}
+{{ turn.content ~ '<|im_end|>' }}
+{% endif %}
+{%- endfor -%}
+{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}""")
 add("generation_in_macro", r"""{%- macro answer(message) %}A:{% generation %}{{ message.content }}{% endgeneration %};{% endmacro -%}
 {%- set n = 0 -%}
 {%- for message in messages %}{{ answer(message) if message.role == 'assistant' else 'Q:' ~ message.content ~ ';' }}{% endfor %}
