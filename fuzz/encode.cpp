@@ -36,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   wick::expect(!is_lossless || back == wick::replace_invalid_utf8(text));
 
   const std::vector<wick::TextPart> parts{{text.substr(0, cut), true}, {text.substr(cut), false}};
+  wick::run_marks(tokenizer, parts);
   const auto ids = tokenizer.encode(parts);
   wick::TokenStream stream(tokenizer, {.skip_special = false});
   std::string streamed;

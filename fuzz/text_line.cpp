@@ -1,8 +1,9 @@
-// A line of training text of unknown origin, with the ids of its messages and texts, marked one by one: all must be the
+// A line of training text of unknown origin, with the rows of its messages and the ids of its texts: all must be the
 // tokenizer's. Errors are of one line.
 #include "wick/text/text_line.h"
 
 #include "tokenizer.h"
+#include "wick/text/chat.h"
 
 namespace {
 
@@ -23,11 +24,20 @@ void encode(const TextLine& line) {
     look_at(tokenizer().encode(pair->prompt));
     return look_at(tokenizer().encode(pair->completion, {.add_special = false, .preceding = Preceding::kText}));
   }
-  for (const char* name : {"chatml", "qwen3", "llama3", "mistral-v3", "llama2"}) {
-    const ChatIds chat = ChatTemplate::named(name).encode(tokenizer(), std::get<std::vector<ChatMessage>>(line));
-    expect(chat.ids.size() == chat.is_reply.size());
-    look_at(chat.ids);
-  }
+  static const std::vector<ChatTemplate> templates = [] {
+    std::vector<ChatTemplate> all;
+    for (const char* name : {"chatml", "qwen3", "mistral-v3", "llama2"})
+      all.emplace_back(tokenizer(), ChatOptions{.name = name, .date = "2026-11-27"}, "qwen3");
+    return all;
+  }();
+  for (const ChatTemplate& chat : templates) try {
+      for (const ChatRow& row : chat.rows(std::get<Conversation>(line))) {
+        expect(row.ids.size() == row.counts.size());
+        look_at(row.ids);
+      }
+    } catch (const Error& error) {
+      expect(std::string_view(error.what()).find('\n') == std::string_view::npos);
+    }
 }
 
 }  // namespace

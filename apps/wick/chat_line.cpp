@@ -15,12 +15,16 @@ namespace {
 struct Command {
   const char *name, *also;
   ChatAction action;
-  const char *argument, *text;
+  const char *argument, *text;  // in brackets where it may be left out
 };
 
 constexpr Command kCommands[] = {
     {"/help", "", ChatAction::help, "", "Show these commands"},
-    {"/reset", "/new", ChatAction::reset, "", "Forget all that was said, but --system"},
+    {"/reset", "/new", ChatAction::reset, "", "Forget all that was said, but --system, tools and documents"},
+    {"/tools", "", ChatAction::tools, "[FILE]", "Let the model call the tools of a JSON file; alone, name them"},
+    {"/result", "", ChatAction::result, "TEXT", "Tell the result of a tool that the model called, which it answers"},
+    {"/documents", "", ChatAction::documents, "[FILE]",
+     "Give the model the documents of a JSON file; alone, count them"},
     {"/save", "", ChatAction::save, "FILE", "Write what was said as a line of JSON, as `wick train` reads it"},
     {"/exit", "/quit", ChatAction::exit, "", "End the chat, as Ctrl-D does"},
 };
@@ -45,18 +49,18 @@ ChatLine parse_chat_line(const std::string& line) {
   const Command& command = chat_command(line.substr(0, end));
   const size_t begin = line.find_first_not_of(' ', end);
   std::string argument = begin == line.npos ? "" : line.substr(begin, line.find_last_not_of(' ') + 1 - begin);
-  const bool wants_one = *command.argument != '\0';
-  check(argument.empty() != wants_one, "{}: expected {} behind it, found {}", command.name,
-        wants_one ? command.argument : "nothing", argument.empty() ? "none" : quote(argument));
+  const bool takes_one = *command.argument != '\0', needs_one = takes_one && *command.argument != '[';
+  check(argument.empty() ? !needs_one : takes_one, "{}: expected {} behind it, found {}", command.name,
+        takes_one ? command.argument : "nothing", argument.empty() ? "none" : quote(argument));
   return {command.action, std::move(argument)};
 }
 
 std::string chat_help() {
   std::string text;
   for (const Command& c : kCommands)
-    text += fmt::format("{:<14} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.text,
+    text += fmt::format("{:<17} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.text,
                         *c.also ? fmt::format(" (also {})", c.also) : "");
-  return text + "//etc          Say \"/etc\"\n";
+  return text + "//etc             Say \"/etc\"\n";
 }
 
 }  // namespace wick::cli

@@ -5,11 +5,11 @@
 
 namespace wick::cli {
 
-enum class ChatAction { say, help, reset, save, exit };
+enum class ChatAction { say, help, reset, tools, documents, result, save, exit };
 
 struct ChatLine {
   ChatAction action;
-  std::string text;  // the message, or what stands behind the command
+  std::string text;  // the message, or the command's argument; empty if there is none
 };
 
 // A message that begins with a slash is written with a second one, or a space, before it. Throws Error, with a

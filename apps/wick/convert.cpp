@@ -22,13 +22,15 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/known_models.h"
+#include "wick/pipelines/language_model.h"
 #include "wick/pipelines/quantized_file.h"
+#include "wick/text/chat.h"
 
 namespace wick {
 namespace {
 
 struct ConvertArguments {
-  std::string model, output, dtype, fp8_layout, max_shard_size;
+  std::string model, output, dtype, fp8_layout, max_shard_size, chat_template = ChatOptions::kAuto;
   bool overwrite = false;
   AdapterArguments adapter;
 };
@@ -46,6 +48,7 @@ std::optional<DType> dtype_of_rows(const std::string& name) {
 void quantize(const ConvertArguments& a, const std::filesystem::path& model, DType dtype) {
   cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
   QuantizedOptions options{.dtype = dtype};
+  options.chat_template = chat_template_text(model, a.chat_template);
   if (a.fp8_layout == kNewestLayout) options.fp8_layout = Fp8Layout::comfy_quant;
   if (!a.max_shard_size.empty()) {
     const std::optional<size_t> size = parse_byte_size(a.max_shard_size);
@@ -82,13 +85,16 @@ void convert_language_model(const ConvertArguments& a, const std::filesystem::pa
   }
   cli::check_output_file({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
   const std::optional<DType> dtype = cli::parse_dtype(a.dtype);
-  const Weights::Quantized made = convert_to_gguf(model, a.output, {.dtype = dtype});
+  const Weights::Quantized made =
+      convert_to_gguf(model, a.output, {.dtype = dtype, .chat_template = chat_template_text(model, a.chat_template)});
   fmt::print("Wrote {}, {}{}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)),
              cli::kept_in_words(made, dtype));
 }
 
 void run_convert(const ConvertArguments& a) {
+  const bool has_template = a.chat_template != ChatOptions::kAuto;
   if (a.adapter.is_asked()) {
+    check_usage(!has_template, "--chat-template: is for language models; leave it out with --lora and --extract");
     check_usage(a.dtype.empty() && a.fp8_layout.empty() && a.max_shard_size.empty(),
                 "{}: is for models; with --lora and --extract tensors keep their types",
                 !a.dtype.empty()        ? "--dtype"
@@ -105,6 +111,7 @@ void run_convert(const ConvertArguments& a) {
   const bool is_text = kind_of(model) == ModelKind::text;
   check_usage(a.max_shard_size.empty() || (is_text && dtype_of_rows(a.dtype)),
               "--max-shard-size: is for the transformers folders that --dtype fp8, int8, nf4 and nf4-double write");
+  check_usage(is_text || !has_template, "--chat-template: is for language models; leave it out");
   is_text ? convert_language_model(a, model) : convert_pictures(a, model);
 }
 
@@ -137,6 +144,7 @@ void add_convert_command(CLI::App& app) {
       ->add_option("--max-shard-size", a->max_shard_size,
                    "The most bytes of a file in a transformers folder; more become shards with an index [5GB]")
       ->type_name("SIZE");
+  cli::add_chat_template(*command, a->chat_template);
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
       "A GGUF file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are "

@@ -20,7 +20,8 @@ namespace wick {
 namespace {
 
 struct EvalArguments {
-  std::string model, chat_template = ChatTemplate::kAuto;
+  std::string model;
+  ChatOptions chat;
   std::vector<std::string> dataset, loras;
   int64_t context = 0, stride = 0, batch_size = 1;
   bool json = false;
@@ -72,7 +73,9 @@ void run_eval(const EvalArguments& a) {
   const int64_t stride = a.stride > 0 ? a.stride : context / 2;
   check(stride > 0 && stride < context, "--stride: expected less than the {} of --context, found {}",
         count_of(context, "token"), stride);
-  const TextDataset data = TextDataset::read(a.dataset, TextEncoder(path, a.chat_template),
+  ChatOptions chat = a.chat;
+  chat.name = chat_template_of(chat.name, cli::parse_loras(a.loras));
+  const TextDataset data = TextDataset::read(a.dataset, TextEncoder(path, {.chat = chat}),
                                              std::numeric_limits<int64_t>::max(), LongDocuments::error);
   std::vector<TextDocument> pieces;
   for (const TextDocument& document : data.documents)
@@ -110,7 +113,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once [1]")
       ->type_name("INT")
       ->transform(cli::integer_in(1, 65536));
-  cli::add_chat_template(*command, a->chat_template);
+  cli::add_chat_options(*command, a->chat);
   a->run_on.add_flags(*command);
   a->run_on.add_gpus(*command, "Share the texts among several CUDA devices: how many, all, or their numbers");
   a->held.add_flags(*command);

@@ -91,8 +91,24 @@ void add_overwrite(CLI::App& command, bool& overwrite) {
 }
 
 void add_chat_template(CLI::App& command, std::string& name) {
-  command.add_option("--chat-template", name, "How messages become a prompt; auto: as the model says [auto]")
-      ->type_name("auto|llama2|llama3|mistral-v1|mistral-v3|mistral-tekken|chatml|qwen3");
+  command
+      .add_option("--chat-template", name,
+                  fmt::format("How conversations become text: auto, as the adapter or the model says; one of the "
+                              "model's names, or of {}; or a file of Jinja [auto]",
+                              fmt::join(ChatTemplate::names(), ", ")))
+      ->type_name("NAME|FILE");
+}
+
+void add_chat_options(CLI::App& command, ChatOptions& chat) {
+  add_chat_template(command, chat.name);
+  command
+      .add_option("--chat-template-kwargs", chat.variables,
+                  "Variables of the chat template, as a JSON object: '{\"enable_thinking\": false}'")
+      ->type_name("JSON");
+  command
+      .add_option("--template-date", chat.date,
+                  "The date that a chat template tells, if it tells one: 2026-11-27, or 2026-11-27T13:04:05 [now]")
+      ->type_name("DATE");
 }
 
 std::string kept_in_words(const Weights::Quantized& written, std::optional<DType> dtype) {

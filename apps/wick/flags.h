@@ -12,6 +12,7 @@
 #include "wick/backend/registry.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/pipelines/memory_fit.h"
+#include "wick/text/chat.h"
 
 namespace wick::cli {
 
@@ -63,6 +64,8 @@ CLI::Option* add_language_model(CLI::App& command, std::string& model);
 CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);
 void add_overwrite(CLI::App& command, bool& overwrite);
 void add_chat_template(CLI::App& command, std::string& name);
+// --chat-template, --chat-template-kwargs and --template-date.
+void add_chat_options(CLI::App& command, ChatOptions& chat);
 
 // "; 3 weights stay as they are: their rows are not whole blocks of 256", for what is written in `dtype`; empty where
 // all are quantised.

@@ -6,56 +6,94 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "answer_printer.h"
 #include "commands.h"
 #include "defaults_help.h"
 #include "flag_table.h"
 #include "model_path.h"
 #include "validators.h"
+#include "wick/text/chat.h"
+#include "wick/text/conversation.h"
 
 namespace wick {
 namespace {
 
-std::vector<int64_t> prompt_ids(const GenerateArguments& a, const Tokenizer& tokenizer, const std::string& source) {
+struct TextPrompt {
+  std::vector<int64_t> ids;
+  std::string text;  // of a message in its template, where a thought may have begun
+};
+
+TextPrompt text_prompt(const GenerateArguments& a, const Tokenizer& tokenizer, const std::string& source) {
   const std::string& prompt = a.prompts.front();
   // The writer of a prompt to complete may write control tokens, as with transformers.
-  if (!a.chat) return tokenizer.encode(prompt, {.parse_special = true});
-  const std::vector<ChatMessage> messages = {{"user", prompt}};
-  return ChatTemplate::of(tokenizer, a.text.chat_template, source).encode(tokenizer, messages).ids;
+  if (!a.chat) return {tokenizer.encode(prompt, {.parse_special = true}), ""};
+  const ChatTemplate chat_template(tokenizer, a.text.chat_of(a.loras), source);
+  Conversation conversation;
+  conversation.say("user", prompt);
+  return {chat_template.prompt(conversation), chat_template.render(conversation).text};
 }
 
-void generate_text(const GenerateArguments& a, const std::filesystem::path& model) {
+void check_text_flags(const GenerateArguments& a) {
   check_usage(a.run_on.devices().size() == 1, "--gpus: pictures are shared among devices; a text has one");
   check_usage(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
               a.prompts.size(), a.seeds.size());
-  check_usage(a.chat || a.text.chat_template == ChatTemplate::kAuto, "--chat-template: expected --chat with it");
+  const auto needs_chat = [&](const char* flag, bool is_given) {
+    check_usage(a.chat || !is_given, "{}: expected --chat with it", flag);
+  };
+  needs_chat("--chat-template", a.text.chat.name != ChatOptions::kAuto);
+  needs_chat("--chat-template-kwargs", !a.text.chat.variables.empty());
+  needs_chat("--template-date", !a.text.chat.date.empty());
+}
+
+void print_json(const TextAnswer& answer, size_t prompt_tokens, const cli::AnswerPrinter* printer) {
+  nlohmann::json json{{"text", printer ? printer->answer() : answer.text},
+                      {"finish_reason", name_of(answer.finish)},
+                      {"prompt_tokens", prompt_tokens},
+                      {"tokens", answer.ids.size()},
+                      {"ids", answer.ids},
+                      {"prompt_seconds", answer.prompt_seconds},
+                      {"seconds", answer.answer_seconds}};
+  if (printer) json["thought"] = printer->thought();
+  cli::print_text(json.dump() + "\n");
+}
+
+// Answers a message in its template, or completes a text.
+TextAnswer write_text(const GenerateArguments& a, const LanguageModel& language, Generator& generator,
+                      const TextRequest& request, const std::string& prompt) {
+  using Screen = cli::AnswerPrinter::Screen;
+  cli::AnswerPrinter printer(prompt, a.json ? Screen::none() : Screen::standard());
+  const TextStream stream =
+      a.chat ? language.stream(/*at_start=*/true, thought_tokens()) : language.stream(/*at_start=*/false);
+  const TextAnswer answer = generator(request, stream, [&](std::string_view text) {
+    if (a.chat)
+      printer.push(text);
+    else if (!a.json)
+      cli::print_text(text);
+    return true;
+  });
+  printer.finish();
+  if (a.json) print_json(answer, request.prompt.size(), a.chat ? &printer : nullptr);
+  return answer;
+}
+
+void generate_text(const GenerateArguments& a, const std::filesystem::path& model) {
+  check_text_flags(a);
   const LlamaConfig config = LlamaConfig::read(model);
   const int64_t context = a.text.context_of(config, config.positions);
-  const auto prompt = [&](const Tokenizer& tokenizer) { return prompt_ids(a, tokenizer, model.string()).size(); };
+  const auto length = [&](const Tokenizer& tokenizer) { return text_prompt(a, tokenizer, model.string()).ids.size(); };
   const int64_t most = std::clamp<int64_t>(a.text.max_tokens, 1, context);
   const cli::OpenedModel opened =
-      cli::OpenedModel::open(model, a.loras, a.text, a.run_on, {most, "--max-tokens", prompt});
+      cli::OpenedModel::open(model, a.loras, a.text, a.run_on, {most, "--max-tokens", length});
   const LanguageModel& language = opened.language;
   TextRequest request = a.text.request(language);
   request.sampling.seed = a.seeds.front();
   request.until_full = a.until_full;
-  request.prompt = prompt_ids(a, language.tokenizer, model.string());
+  TextPrompt prompt = text_prompt(a, language.tokenizer, model.string());
+  request.prompt = std::move(prompt.ids);
   a.text.fit(request, context);
   // The cache is no larger than the request.
   Generator generator(language.model, std::min(context, int64_t(request.prompt.size()) + request.max_tokens));
-  const TextAnswer answer = generator(request, language.stream(/*at_start=*/a.chat), [&](std::string_view text) {
-    if (!a.json) cli::print_text(text);
-    return true;
-  });
-  if (a.json)
-    fmt::print("{}", nlohmann::json({{"text", answer.text},
-                                     {"finish_reason", name_of(answer.finish)},
-                                     {"prompt_tokens", request.prompt.size()},
-                                     {"tokens", answer.ids.size()},
-                                     {"ids", answer.ids},
-                                     {"prompt_seconds", answer.prompt_seconds},
-                                     {"seconds", answer.answer_seconds}})
-                         .dump());
-  cli::print_text("\n");
+  const TextAnswer answer = write_text(a, language, generator, request, prompt.text);
   if (a.text.verbose) cli::print_statistics(answer, request.prompt.size(), opened);
 }
 
@@ -129,9 +167,10 @@ void add_generate_command(CLI::App& app) {
     a->text_flags.emplace_back(name);
     command->add_flag(name, value, help);
   };
-  text("--json", a->json, "Print the text and what is known of it as one JSON object");
+  text("--json", a->json,
+       "Print the text and what is known of it as one JSON object, with --chat a thought apart from it");
   text("--until-full", a->until_full, "A full context ends the text, instead of being an error beforehand");
-  text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
+  text("--chat", a->chat, "The prompt is a message in the model's chat template; thoughts are shown as in `wick chat`");
   a->run_on.add_flags(*command);
   a->run_on.add_gpus(*command, "Share the pictures among several CUDA devices: how many, all, or their numbers");
   a->text.held.add_flags(*command);

@@ -12,17 +12,20 @@
 #include "model_path.h"
 #include "validators.h"
 #include "wick/io/count.h"
+#include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/models/llama_config.h"
 #include "wick/pipelines/convert_adapter.h"
 #include "wick/pipelines/diffusion.h"
+#include "wick/pipelines/language_model.h"
+#include "wick/text/chat.h"
 
 namespace wick {
 namespace {
 
 struct MergeArguments {
   cli::ModelArguments model;
-  std::string output, dtype;
+  std::string output, dtype, chat_template = ChatOptions::kAuto;
   std::vector<std::string> loras;
   int64_t rank = 0;  // 0: those of the adapters, added
   bool overwrite = false;
@@ -40,11 +43,13 @@ void merge_language_model(const MergeArguments& a, const Checkpoint& model) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   check_output(a, model, loras);
   const std::optional<DType> dtype = cli::parse_dtype(a.dtype);
-  const Weights::Quantized merged = merge_loras(model, loras, a.output, dtype);
+  const std::string name = chat_template_of(a.chat_template, loras);
+  const Weights::Quantized merged = merge_loras(model, loras, a.output, dtype, chat_template_text(model, name));
   fmt::print("Merged {}{}\n", printable(a.output), cli::kept_in_words(merged, dtype));
 }
 
 void merge_pictures(const MergeArguments& a, const Checkpoint& model) {
+  check_usage(a.chat_template == ChatOptions::kAuto, "--chat-template: is for language models; leave it out");
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras, adapted_components(model));
   for (const LoraFile& lora : loras)
     for (const std::string& note : Adapter::notes_on_merging(lora)) fmt::print(stderr, "wick: {}\n", note);
@@ -57,6 +62,7 @@ void merge_pictures(const MergeArguments& a, const Checkpoint& model) {
 
 // Without a model, or with one that tells what the adapters are for.
 void merge_adapters(const MergeArguments& a) {
+  check_usage(a.chat_template == ChatOptions::kAuto, "--chat-template: is for models; expected --model with it");
   check_usage(a.dtype.empty(), "--dtype: is for models; without --model adapters become one, of f32 where ranks add");
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras, std::nullopt);
   const AdapterFile first = AdapterFile::read(loras.front().path);
@@ -65,6 +71,8 @@ void merge_adapters(const MergeArguments& a) {
   first.format == AdapterFormat::peft ? cli::check_output_path(to) : cli::check_output_file(to);
   const AdapterFile one = merged({.files = loras, .rank = a.rank > 0 ? std::optional(a.rank) : std::nullopt});
   one.write(a.output);
+  if (const std::string name = chat_template_of(ChatOptions::kAuto, loras); name != ChatOptions::kAuto)
+    write_file_atomically(std::filesystem::path(a.output) / kChatTemplateFile, read_file(name, jinja::kMaxSourceBytes));
   fmt::print("Merged {}: {} of {}\n", printable(a.output), count_of(one.loras.size(), "module"),
              count_of(loras.size(), "adapter"));
 }
@@ -103,6 +111,7 @@ void add_merge_command(CLI::App& app) {
           "Without --model, the most of each module's ranks, of the nearest matrices [the sum of the adapters']")
       ->type_name("INT")
       ->transform(cli::positive_integer());
+  cli::add_chat_template(*command, a->chat_template);
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
       "Examples:\n"

@@ -124,8 +124,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command, const std::string&
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
       ->allow_extra_args(false)
       ->check(not_empty());
-  names.insert(names.end(), {"--chat-template", "--verbose"});
-  add_chat_template(command, chat_template);
+  names.insert(names.end(), {"--chat-template", "--chat-template-kwargs", "--template-date", "--verbose"});
+  add_chat_options(command, chat);
   command.add_flag("--verbose", verbose, "Say on standard error how long it took, and what memory is in use");
   return names;
 }
@@ -134,6 +134,12 @@ int64_t TextFlags::context_of(const LlamaConfig& config, int64_t fallback) const
   check(context <= config.positions, "--context: expected at most {}, the positions that the model has, found {}",
         config.positions, context);
   return context > 0 ? context : std::min(fallback, config.positions);
+}
+
+ChatOptions TextFlags::chat_of(const std::vector<std::string>& loras) const {
+  ChatOptions options = chat;
+  options.name = chat_template_of(chat.name, parse_loras(loras));
+  return options;
 }
 
 TextRequest TextFlags::request(const LanguageModel& language) const {

@@ -20,13 +20,15 @@ struct TextFlags {
   Sampling sampling;
   std::vector<std::string> stops;
   HoldingFlags held;  // commands add its flags
-  std::string chat_template = ChatTemplate::kAuto;
+  ChatOptions chat;
   bool verbose = false;
 
   // Adds all but the seed; returns their names. `context_otherwise` says what --context is where it is not given.
   std::vector<std::string> add_to(CLI::App& command, const std::string& context_otherwise);
   // Throws Error if the model has fewer positions; `fallback` where none are asked for.
   int64_t context_of(const LlamaConfig& config, int64_t fallback) const;
+  // With the template of the adapters, where --chat-template is `auto` and they have one.
+  ChatOptions chat_of(const std::vector<std::string>& loras) const;
   TextRequest request(const LanguageModel& language) const;  // all but prompt, seed and length
   // Sets the length of an answer in a context of `room` tokens. Throws Error if the requested one does not fit.
   void fit(TextRequest& request, int64_t room) const;

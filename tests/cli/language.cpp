@@ -3,8 +3,10 @@
 #include <sstream>
 
 #include "cli/program.h"
+#include "wick/io/gguf.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/pipelines/gguf_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -288,6 +290,8 @@ TEST_F(Chat, WrongInputsAreOneLine) {
   expect_one_line(run_wick("chat --model " + model("llama2")), {"llama2", "--chat-template"});
   expect_one_line(run_wick("chat --model " + model("llama2") + " --chat-template chatml"), {"chatml", "<|im_start|>"});
   expect_one_line(run_wick("chat --model " + model("llama2") + " --chat-template alpaca"), {"alpaca", "mistral-v1"});
+  expect_one_line(chat("", "--chat-template-kwargs '[1]'"), {"--chat-template-kwargs", "a JSON object", "[1]"});
+  expect_one_line(chat("", "--template-date yesterday"), {"--template-date", "2026-11-27", "yesterday"});
   expect_one_line(run_wick("chat --model " + quoted(kModel)), {"sdxl"});
 }
 
@@ -311,6 +315,75 @@ TEST_F(Language, AChatTemplateByNameServesAModelWithoutOne) {
   EXPECT_EQ(run_wick(train + " --chat-template chatml --sequence-length 32").code, 0);
   expect_one_line(run_wick(train + "/other --chat-template llama3 --sequence-length 32"),
                   {"llama3", "<|start_header_id|>"});
+}
+
+// A template that a run was given is kept with its result, and goes on from there.
+TEST_F(Language, AChatTemplateGoesWithTheResult) {
+  const std::string jinja =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  const auto path = [&](const char* name) { return quoted((folder / name).string()); };
+  write_plain(folder / "own.jinja", jinja);
+  write_plain(folder / "chats.jsonl",
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
+              "\"content\": \"Yo\"}]}\n");
+  const std::string train = "train --model " + model() + " --dataset " + path("chats.jsonl") + " --output " +
+                            path("out") + " --sequence-length 32 --chat-template " + path("own.jinja");
+  const Outcome trained = run_wick(train + " --steps 1");
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(read_plain(folder / "out/lora/chat_template.jinja"), jinja);
+
+  const std::string ask = " --temperature 0 --max-tokens 4 --prompt Hi";
+  const auto answer = [&](const std::string& flags) {
+    const Outcome outcome = run_wick("generate --chat " + flags + ask);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string adapted = answer("--model " + model() + " --lora " + path("out/lora"));
+  EXPECT_EQ(
+      run_wick("eval --model " + model() + " --lora " + path("out/lora") + " --dataset " + path("chats.jsonl")).code,
+      0);
+  const auto run = [&](const std::string& command) {
+    const Outcome outcome = run_wick(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+  };
+  run("merge --model " + model() + " --lora " + path("out/lora") + " --output " + path("merged"));
+  EXPECT_EQ(read_plain(folder / "merged/chat_template.jinja"), jinja);
+  EXPECT_EQ(answer("--model " + path("merged")), adapted);
+  run("convert --model " + path("merged") + " --output " + path("merged.gguf"));
+  EXPECT_EQ(answer("--model " + path("merged.gguf")), adapted);
+  run("merge --model " + model() + " --lora " + path("out/lora") + " --output " + path("other.gguf"));
+  EXPECT_EQ(answer("--model " + path("other.gguf")), adapted);
+  run("merge --model " + model() + " --lora " + path("out/lora") + " --output " + path("named") +
+      " --chat-template chatml");
+  EXPECT_NE(read_plain(folder / "named/chat_template.jinja"), jinja);
+  run("convert --model " + path("named") + " --output " + path("named.gguf") + " --chat-template " + path("own.jinja"));
+  EXPECT_EQ(Tokenizer::from_arrays(tokenizer_arrays(GgufFile::open(folder / "named.gguf").metadata()), "x")
+                .chat_templates()
+                .at("default"),
+            jinja);
+  run("train --model " + model() + " --from " + path("out/lora") + " --dataset " + path("chats.jsonl") + " --output " +
+      path("further") + " --sequence-length 32 --steps 1");
+  EXPECT_EQ(read_plain(folder / "further/lora/chat_template.jinja"), jinja);
+
+  write_plain(folder / "own.jinja", "{{ bos_token }}" + jinja);
+  expect_one_line(run_wick(train + " --steps 2 --resume"), {"--resume", "the chat template"});
+}
+
+// The time that a template tells is the one of the run's beginning.
+TEST_F(Language, ARunKeepsTheDateOfItsTemplate) {
+  const auto path = [&](const char* name) { return quoted((folder / name).string()); };
+  write_plain(
+      folder / "dated.jinja",
+      "{{ strftime_now('%H:%M:%S') }}{% for m in messages %}{{ m.role + m.content + '<|im_end|>' }}{% endfor %}");
+  write_plain(folder / "chats.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"Yo\"}]}\n");
+  const std::string train = "train --model " + model() + " --dataset " + path("chats.jsonl") + " --output " +
+                            path("out") + " --sequence-length 32 --chat-template " + path("dated.jinja");
+  EXPECT_EQ(run_wick(train + " --steps 1").code, 0);
+  const Outcome resumed = run_wick(train + " --steps 2 --resume");
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  expect_one_line(run_wick(train + " --steps 3 --resume --template-date 2020-01-01"),
+                  {"--template-date", "2020-01-01"});
 }
 
 TEST_F(Language, ForwardNeedsNoComponent) {

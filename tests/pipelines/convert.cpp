@@ -69,7 +69,7 @@ TEST_F(Convert, SaysOfTheModelWhatItsFolderSays) {
     EXPECT_EQ(b.tied, a.tied);
     EXPECT_EQ(b.rope_frequencies(), a.rope_frequencies()) << family;
     EXPECT_EQ(to.stop_ids(), from.stop_ids()) << family;
-    EXPECT_EQ(to.tokenizer.chat_template(), from.tokenizer.chat_template());
+    EXPECT_EQ(to.tokenizer.chat_templates(), from.tokenizer.chat_templates());
     for (const char* text : {"Once upon a time", "Grüße, 12  mal", "<|im_start|>user\n<s>"})
       EXPECT_EQ(to.tokenizer.encode(text, {.parse_special = true}),
                 from.tokenizer.encode(text, {.parse_special = true}))

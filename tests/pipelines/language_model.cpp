@@ -40,6 +40,29 @@ TEST(LanguageModel, AGgufFileSaysWhatAFolderSays) {
   }
 }
 
+// Marks of thoughts may be control tokens, which are else no part of a text.
+TEST(LanguageModel, ControlTokensAreSpeltWhereTheyAreWanted) {
+  cpu_backend();
+  const TemporaryDirectory folder;
+  for (const fs::path& from : {kGolden / "llama/text", kGolden / "tokenizers/llama3"})
+    fs::copy(from, folder.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  const LanguageModel language = LanguageModel::load(folder.path());
+  std::vector<int64_t> ids = language.tokenizer.encode("<|start_header_id|>Hi the<|end_header_id|>",
+                                                       {.add_special = false, .parse_special = true});
+  const auto text_of = [&](std::span<const std::string_view> spelt) {
+    const TextStream stream = language.stream(/*at_start=*/true, spelt);
+    std::string text;
+    for (const int64_t id : ids) text += stream.push(id);
+    return text + stream.finish();
+  };
+  const std::vector<std::string_view> wanted{"<|start_header_id|>", "the", "<|no_such_token|>"};
+  EXPECT_EQ(text_of({}), "Hi the");
+  EXPECT_EQ(text_of(wanted), "<|start_header_id|>Hi the");
+  const int64_t half = *language.tokenizer.id_of("\u00c3");  // GPT-2's letter for the byte C3, which begins "ß"
+  ids = {half, *language.tokenizer.id_of("<|start_header_id|>"), half};
+  EXPECT_EQ(text_of(wanted), "\ufffd<|start_header_id|>\ufffd");
+}
+
 TEST(LanguageModel, WithoutATokenizerIsOneLine) {
   cpu_backend();
   expect_error([] { LanguageModel::load(kGolden / "llama/text"); }, {"llama/text", "tokenizer.json"});

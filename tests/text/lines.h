@@ -22,20 +22,24 @@ class Lines {
     return lines;
   }
 
- private:
   // Knuth's 64-bit linear congruential generator; the upper 31 bits count.
-  struct Draw {
-    uint64_t state;
+  class Draw {
+   public:
+    explicit Draw(uint64_t line) : state_(line * 0x9e3779b97f4a7c15u + 0x1234567u) {}
     uint64_t below(uint64_t n) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      return (state >> 33) % n;
+      state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+      return (state_ >> 33) % n;
     }
+
+   private:
+    uint64_t state_;
   };
 
+ private:
   Lines() : json_(nlohmann::json::parse(std::ifstream(source_dir() / "tests/golden/tokenizers/fragments.json"))) {}
 
   std::string line(uint64_t index) const {
-    Draw draw{index * 0x9e3779b97f4a7c15u + 0x1234567u};
+    Draw draw(index);
     draw.below(2);
     const auto &groups = json_.at("groups"), &ranges = json_.at("ranges"), &invalid = json_.at("invalid");
     std::string out;

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Ids = std::vector<int64_t>;
+using Texts = std::map<std::string, std::string>;
 
 fs::path family(const std::string& name) { return test::source_dir() / "tests/golden/tokenizers" / name; }
 
@@ -88,6 +89,126 @@ TEST_F(TokenizerFolder, ControlTokensCountOnlyWhereTheyMay) {
   EXPECT_EQ(parts({{"<s", true}, {">a", true}}), (Ids{7, 0})) << "both are the template's";
 }
 
+// The marks at all bytes of a text.
+std::vector<TextMark> marks_of(const Tokenizer& tokenizer, const std::vector<TextPart>& parts,
+                               const EncodeOptions& options = {.add_special = false}) {
+  size_t size = 0;
+  for (const TextPart& part : parts) size += part.text.size();
+  std::vector<TextMark> marks(size + 1);
+  for (size_t byte = 0; byte <= size; ++byte) marks[byte].byte = byte;
+  EXPECT_EQ(tokenizer.encode(parts, options, marks), tokenizer.encode(parts, options));
+  return marks;
+}
+
+// "0" to "9" for the tokens before each byte, with "+" where one goes on.
+std::string shown(const std::vector<TextMark>& marks) {
+  std::string text;
+  for (const TextMark& mark : marks) text += fmt::format("{}{}", mark.tokens, mark.is_inside ? "+" : " ");
+  return text;
+}
+
+TEST_F(TokenizerFolder, MarksTellTheTokensBeforeThem) {
+  write("tokenizer.json", small().dump());
+  const Tokenizer tokenizer = load();
+  const auto marks = [&](std::vector<TextPart> parts) { return shown(marks_of(tokenizer, parts)); };
+  EXPECT_EQ(marks({}), "0 ");
+  EXPECT_EQ(marks({{"", false}}), "0 ");
+  EXPECT_EQ(marks({{"abc bc"}}), "0 0+0+1 2 2+3 ");
+  EXPECT_EQ(marks({{"ab", false}, {"c", false}, {"<s>a", true}}), "0 0+0+1 1+1+2 3 ") << "across the parts' borders";
+  EXPECT_EQ(marks({{"a<t>b", false}}), "0 1 1+1+2 3 ");
+  TextMark twice[] = {{.byte = 1}, {.byte = 1}, {.byte = 1000}};
+  const TextPart part{"abc"};
+  tokenizer.encode(std::span(&part, 1), {.add_special = false}, twice);
+  EXPECT_EQ(shown({std::begin(twice), std::end(twice)}), "0+0+1 ");
+}
+
+TEST_F(TokenizerFolder, MarksMoveAsTheTextIsNormalized) {
+  const auto marks = [&](const char* normalizer, const char* pre_tokenizer, const char* text) {
+    json tokenizer = small();
+    tokenizer["normalizer"] = json::parse(normalizer);
+    tokenizer["pre_tokenizer"] = json::parse(pre_tokenizer);
+    tokenizer["model"]["vocab"]["\u2581"] = 9;
+    tokenizer["model"]["unk_token"] = "c";
+    tokenizer["model"]["fuse_unk"] = true;
+    write("tokenizer.json", tokenizer.dump());
+    return shown(marks_of(load(), {{text, true}}));
+  };
+  const char* prepend = R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+                            {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})";
+  const char* metaspace = R"({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"})";
+  const char* words = R"({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
+      {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}]})";
+  // The space in front belongs to the first character.
+  EXPECT_EQ(marks(prepend, "null", "ab a"), "0 1+2 3 4 ");
+  EXPECT_EQ(marks(prepend, "null", "<s>b"), "0 0+0+1 3 ");
+  EXPECT_EQ(marks("null", metaspace, "ab a"), "0 1+2 3 4 ");
+  EXPECT_EQ(marks("null", metaspace, " a"), "0 1 2 ");
+  EXPECT_EQ(marks("null", words, " ab  a "), "0 0 1+2 2 2 4 4 ") << "spaces between words are no token's";
+  EXPECT_EQ(marks("null", "null", "axyzb"), "0 1 1+1+2 3 ") << "unknown characters are one token";
+  EXPECT_EQ(marks(R"({"type": "Replace", "pattern": {"String": "xy"}, "content": "b"})", "null", "axya"), "0 0+1 1 2 ");
+  EXPECT_EQ(marks(R"({"type": "Strip", "strip_left": true, "strip_right": true})", "null", "  a "), "0 0 0 1 1 ");
+  EXPECT_EQ(marks(R"({"type": "NFC"})", "null", "ae\u0301a"), "0 1 1+2 2 3 ") << "inside a composed character";
+}
+
+// The bytes of the tokens before a mark are the text before it.
+TEST(Tokenizer, MarksAgreeWithTheBytesOfTokens) {
+  for (const std::string name : {"llama3", "tekken", "smollm"}) {
+    const Tokenizer tokenizer = Tokenizer::load(family(name));
+    const auto lines = test::Lines::all();
+    for (size_t i = 0; i < lines.size(); i += 9) {
+      const std::string line = replace_invalid_utf8(lines[i]);
+      const size_t cut = line.size() / 3;
+      const std::vector<TextPart> parts{{std::string_view(line).substr(0, cut), true},
+                                        {std::string_view(line).substr(cut), false}};
+      if (!is_utf8(line.substr(0, cut))) continue;
+      const Ids ids = tokenizer.encode(parts, {.add_special = false});
+      size_t tokens = 0, end = 0;  // the tokens before a byte, and where they end
+      for (const TextMark& mark : marks_of(tokenizer, parts)) {
+        while (tokens < ids.size() && end + tokenizer.bytes(ids[tokens]).size() <= mark.byte)
+          end += tokenizer.bytes(ids[tokens++]).size();
+        ASSERT_EQ(mark.tokens, tokens) << name << ": byte " << mark.byte << " of " << line;
+        ASSERT_EQ(mark.is_inside, end < mark.byte) << name << ": byte " << mark.byte << " of " << line;
+      }
+    }
+  }
+}
+
+// By scores the tokens lie where they do by merges; for HF tokenizers' offsets see tokenizer_golden.cpp.
+TEST_F(TokenizerFolder, MarksAreAlikeByScoresAndByMerges) {
+  for (const char* name : {"llama2", "mistral3"}) {
+    copy(name, "tokenizer.model");
+    const Tokenizer by_scores = load(), by_merges = Tokenizer::load(family(name));
+    size_t count = 0;
+    for (const std::string& line : test::Lines::all()) {
+      const std::vector<TextPart> parts{{line}};
+      const EncodeOptions options{.add_special = false};
+      if (!is_utf8(line) || by_scores.encode(parts, options) != by_merges.encode(parts, options)) continue;
+      ASSERT_EQ(shown(marks_of(by_scores, parts)), shown(marks_of(by_merges, parts))) << line;
+      ++count;
+    }
+    EXPECT_GT(count, 5000u) << name;
+  }
+}
+
+// Marks are in order, and in a text that is not UTF-8 too.
+TEST(Tokenizer, MarksAreInOrderInAnyText) {
+  for (const std::string name : kFamilies) {
+    const Tokenizer tokenizer = Tokenizer::load(family(name));
+    const auto lines = test::Lines::all();
+    for (size_t i = 7; i < lines.size(); i += 16) {
+      size_t before = 0;
+      const std::vector<TextPart> parts{{lines[i], true}};
+      const auto marks = marks_of(tokenizer, parts);
+      for (const TextMark& mark : marks) {
+        ASSERT_LE(before, mark.tokens) << name << ": " << lines[i];
+        before = mark.tokens;
+      }
+      ASSERT_EQ(marks[0].tokens, 0u);
+      ASSERT_EQ(before, tokenizer.encode(parts, {.add_special = false}).size());
+    }
+  }
+}
+
 TEST_F(TokenizerFolder, PiecesBytesAndIds) {
   write("tokenizer.json", small().dump());
   const Tokenizer tokenizer = load();
@@ -115,13 +236,120 @@ TEST_F(TokenizerFolder, TheFilesBesideItSayWhatEndsAnAnswer) {
       "added_tokens_decoder": {"9": {"content": "<|eot_id|>", "special": true}}})");
   EXPECT_EQ(load().bos_id(), std::nullopt) << "null is an answer";
   EXPECT_EQ(load().stop_ids(), (Ids{3, 9})) << "<|eot_id|> always ends a turn";
-  EXPECT_EQ(load().chat_template(), "{{ x }}");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"default", "{{ x }}"}}));
   write("generation_config.json", R"({"eos_token_id": [3, 5]})");
   EXPECT_EQ(load().stop_ids(), (Ids{3, 5, 9}));
   write("generation_config.json", R"({"eos_token_id": 2})");
   EXPECT_EQ(load().stop_ids(), (Ids{2, 3, 9}));
   write("chat_template.jinja", "{{ y }}\n");
-  EXPECT_EQ(load().chat_template(), "{{ y }}\n");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"default", "{{ y }}\n"}}));
+}
+
+// transformers' special_tokens_map.
+TEST_F(TokenizerFolder, NamesSpecialTokensAsTransformersDoes) {
+  write("tokenizer.json", small().dump());
+  const auto texts = [&](const char* config, const char* map = "{}") {
+    write("tokenizer_config.json", config);
+    write("special_tokens_map.json", map);
+    return load().special_texts();
+  };
+  EXPECT_EQ(texts("{}"), Texts{});
+  EXPECT_EQ(texts(R"({"bos_token": "<s>", "eos_token": {"content": "c"}, "unk_token": null, "pad_token": "<pad>",
+                      "add_bos_token": true})"),
+            (Texts{{"bos_token", "<s>"}, {"eos_token", "c"}, {"pad_token", "<pad>"}}));
+  EXPECT_EQ(texts(R"({"image_token": "<i>", "extra_special_tokens": {"audio": "<a>", "video_token": {"content": "<v>"}},
+                      "additional_special_tokens": ["<x>"]})"),
+            (Texts{{"image_token", "<i>"}, {"audio", "<a>"}, {"video_token", "<v>"}}));
+  EXPECT_EQ(texts(R"({"extra_special_tokens": ["<x>"]})"), Texts{}) << "lists have no names";
+  const char* map = R"({"bos_token": "a", "eos_token": {"content": "b"}, "sep_token": "c"})";
+  EXPECT_EQ(texts(R"({"bos_token": null, "eos_token": "ab"})", map),
+            (Texts{{"bos_token", "a"}, {"eos_token", "b"}, {"sep_token", "c"}}))
+      << "the map's keys win";
+  EXPECT_EQ(load().bos_id(), 0);
+  EXPECT_EQ(texts(R"({"bos_token": null, "eos_token": "ab", "added_tokens_decoder": {}})", map),
+            (Texts{{"eos_token", "ab"}}))
+      << "added_tokens_decoder: the map is not read";
+  EXPECT_EQ(texts(R"({"tokenizer_class": "LlamaTokenizer"})"), (Texts{{"bos_token", "<s>"}}))
+      << "</s> is no token here";
+  EXPECT_EQ(texts(R"({"tokenizer_class": "LlamaTokenizer", "bos_token": null})"), Texts{}) << "null is an answer";
+
+  write("special_tokens_map.json", "{}");
+  write("tokenizer_config.json", R"({"pad_token": 5})");
+  EXPECT_EQ(complaint(), "tokenizer_config.json: pad_token: expected a string, found 5");
+  write("tokenizer_config.json", R"({"extra_special_tokens": {"audio": 5}})");
+  EXPECT_EQ(complaint(), "tokenizer_config.json: extra_special_tokens.audio: expected a string, found 5");
+  fs::remove(folder_ / "tokenizer.json");
+  fs::remove(folder_ / "tokenizer_config.json");
+  copy("llama2", "tokenizer.model");
+  EXPECT_EQ(load().special_texts(), (Texts{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}));
+}
+
+TEST_F(TokenizerFolder, ReadsChatTemplatesOfTheConfiguration) {
+  write("tokenizer.json", small().dump());
+  const auto config = [&](const json& templates) {
+    write("tokenizer_config.json", json{{"chat_template", templates}}.dump());
+  };
+  EXPECT_EQ(load().chat_templates(), Texts{});
+  config(nullptr);
+  EXPECT_EQ(load().chat_templates(), Texts{});
+  config("{{ x }}");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"default", "{{ x }}"}}));
+  const json one = {{"name", "default"}, {"template", "a"}}, other = {{"name", "tool_use"}, {"template", "b"}};
+  config({one, other});
+  EXPECT_EQ(load().chat_templates(), (Texts{{"default", "a"}, {"tool_use", "b"}}));
+  const std::string where = "tokenizer_config.json: chat_template";
+  config({one, one});
+  EXPECT_EQ(complaint(), where + ": expected each name once, found \"default\" twice");
+  config({{{"name", ""}, {"template", "a"}}});
+  EXPECT_EQ(complaint(), where + ": expected a chat template with a name, found an empty name");
+  config(5);
+  EXPECT_EQ(complaint(), where + ": expected a string, or a list of templates with names, found 5");
+  config({{{"name", "x"}}});
+  EXPECT_EQ(complaint(), where + ": the key \"template\" is missing");
+  config(std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(complaint(), where + ": expected a chat template of at most 1048576 bytes, found 1048577");
+  json many = json::array();
+  for (int i = 0; i < 65; ++i) many.push_back({{"name", std::to_string(i)}, {"template", "a"}});
+  config(many);
+  EXPECT_EQ(complaint(), where + ": expected at most 64 chat templates, found more");
+}
+
+TEST_F(TokenizerFolder, ReadsChatTemplatesOfFiles) {
+  write("tokenizer.json", small().dump());
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
+  const fs::path more = folder_ / "additional_chat_templates", file = folder_ / "chat_template.jinja";
+  fs::create_directory(more);
+  write("additional_chat_templates/notes.txt", "\xff");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"rag", "r"}})) << "no template file";
+  write("additional_chat_templates/tool_use.jinja", "t");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"tool_use", "t"}})) << "files take the place of the configuration's";
+  write("chat_template.jinja", "{{ y }}\n");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"default", "{{ y }}\n"}, {"tool_use", "t"}}));
+  write("additional_chat_templates/default.jinja", "d");
+  EXPECT_EQ(complaint(), "additional_chat_templates/default.jinja: expected each name once, found \"default\" twice");
+  fs::remove(more / "default.jinja");
+
+  write("chat_template.jinja", "ab\xff");
+  EXPECT_EQ(complaint(), "chat_template.jinja: expected UTF-8, found an invalid byte at 2; save it as UTF-8");
+  write("chat_template.jinja", std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(complaint().substr(0, 20), "chat_template.jinja:");
+  fs::remove(file);
+  fs::create_symlink("chat_template.jinja", file);
+  EXPECT_EQ(complaint().substr(0, 20), "chat_template.jinja:") << "a link to itself";
+  fs::remove(file);
+  fs::create_directory(file);
+  EXPECT_EQ(complaint().substr(0, 20), "chat_template.jinja:");
+  fs::remove(file);
+  fs::create_symlink("tool_use.jinja", more / "other.jinja");
+  EXPECT_EQ(load().chat_templates(), (Texts{{"other", "t"}, {"tool_use", "t"}})) << "the file to which a link leads";
+  fs::remove_all(more);
+  write("additional_chat_templates", "");
+  EXPECT_EQ(
+      complaint(),
+      "additional_chat_templates: expected a folder of chat templates, found none that can be read (Not a directory)");
+  fs::remove(more);
+  fs::create_symlink("additional_chat_templates", more);
+  EXPECT_EQ(complaint().substr(0, 26), "additional_chat_templates:") << "a link to itself";
 }
 
 TEST_F(TokenizerFolder, LlamaTokenizersPutBosByTheirConfiguration) {
@@ -256,6 +484,17 @@ TEST(TokenizerArrays, GiveTheSameIds) {
   }
 }
 
+TEST(TokenizerArrays, KeepTemplatesAndTextsOfSpecialTokens) {
+  TokenizerArrays arrays{.model = "gpt2", .pre = "qwen2", .tokens = {"a", "b", "c", "d"}, .token_type = {1, 1, 3, 3}};
+  arrays.bos_token_id = 2, arrays.padding_token_id = 3;
+  arrays.chat_templates = {{"default", "x"}, {"tool_use", "y"}};
+  const Tokenizer one = Tokenizer::from_arrays(arrays, "m.gguf");
+  const Tokenizer other = Tokenizer::from_arrays(one.arrays(), "n.gguf");
+  EXPECT_EQ(one.special_texts(), (Texts{{"bos_token", "c"}, {"pad_token", "d"}}));
+  EXPECT_EQ(one.special_texts(), other.special_texts());
+  EXPECT_EQ(other.chat_templates(), arrays.chat_templates);
+}
+
 // A tokenizer.model's own scores, and those made from a tokenizer.json's merges, merge alike.
 TEST_F(TokenizerFolder, ScoresOfMergesMergeAlike) {
   for (const char* name : {"llama2", "mistral3"}) {
@@ -338,6 +577,13 @@ TEST(TokenizerArrays, SayWhatIsWrong) {
   bad = good;
   bad.scores = {0, 0};
   EXPECT_EQ(complaint(bad), "m.gguf: 2 scores for 3 tokens; convert the model to GGUF again");
+  bad = good;
+  bad.chat_templates = {{"x", "\xff"}};
+  EXPECT_EQ(complaint(bad),
+            "m.gguf: chat template \"x\": expected UTF-8, found an invalid byte at 0; save it as UTF-8");
+  bad = good;
+  bad.padding_token_id = 3;
+  EXPECT_EQ(complaint(bad), "m.gguf: padding_token_id: no token has the id 3");
   bad = good;
   bad.eos_token_id = 3;
   EXPECT_EQ(complaint(bad), "m.gguf: eos_token_id: no token has the id 3");

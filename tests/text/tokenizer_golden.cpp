@@ -59,6 +59,58 @@ TEST_P(TokenizerJson, GivesTheIdsOfHfTokenizers) {
   expect_golden(Tokenizer::load(family(GetParam())), family(GetParam()) / "ids.json", true);
 }
 
+// The tokens over ranges of a text (tools/golden/llm_marks.py).
+class Ranges {
+ public:
+  Ranges(const Tokenizer& tokenizer, bool is_nfc) : tokenizer_(tokenizer), is_nfc_(is_nfc) {}
+
+  // start and end in bytes, the first token and the one behind the last, for each range.
+  std::vector<std::vector<size_t>> of(uint64_t index, const std::string& text) const {
+    std::vector<size_t> starts;  // of the characters, and the end
+    for (size_t at = 0; at < text.size(); at += utf8_length(text, at)) starts.push_back(at);
+    starts.push_back(text.size());
+    test::Lines::Draw draw(test::Lines::kCount + index);
+    std::vector<std::vector<size_t>> found;
+    for (int i = 0; i < 4; ++i) {
+      const size_t one = starts[draw.below(starts.size())], other = starts[draw.below(starts.size())];
+      const size_t start = std::min(one, other), end = std::max(one, other);
+      if (is_nfc_ && (joins(text, start) || joins(text, end))) continue;
+      TextMark marks[] = {{.byte = start}, {.byte = end}};
+      const TextPart part{text, true};
+      tokenizer_.encode(std::span(&part, 1), {.add_special = false}, marks);
+      found.push_back({start, end, marks[0].tokens, marks[1].end()});
+    }
+    return found;
+  }
+
+ private:
+  static bool joins(const std::string& text, size_t at) {
+    return normalize_nfc(text.substr(0, at)) + normalize_nfc(text.substr(at)) != normalize_nfc(text);
+  }
+
+  const Tokenizer& tokenizer_;
+  bool is_nfc_;
+};
+
+TEST_P(TokenizerJson, MarksTheTokensThatHfTokenizersHasOverRanges) {
+  const fs::path path = family(GetParam()) / "marks.json";
+  const auto golden = nlohmann::json::parse(std::ifstream(path));
+  const Tokenizer tokenizer = Tokenizer::load(family(GetParam()));
+  const Ranges ranges(tokenizer, GetParam() == std::string("qwen3"));
+  for (const auto& row : golden.at("lines")) {
+    const std::string line = replace_invalid_utf8(lines()[row[0].get<size_t>()]);
+    EXPECT_EQ(ranges.of(row[0], line), row[1].get<std::vector<std::vector<size_t>>>())
+        << "line " << row[0] << ": " << line;
+  }
+  uint64_t index = 0;
+  EXPECT_EQ("", differences(golden.at("ranges"), [&](const std::string& line, Fnv1a& hash) {
+              Ids all;
+              for (const auto& range : ranges.of(index++, replace_invalid_utf8(line)))
+                for (size_t i : {2, 3}) all.push_back(int64_t(range[i]));
+              hash.add(all);
+            }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerJson,
                          testing::Values("llama2", "mistral3", "llama3", "qwen3", "tekken", "smollm"),
                          [](const auto& each) { return std::string(each.param); });

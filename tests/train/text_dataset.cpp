@@ -5,6 +5,7 @@
 
 #include "io/files.h"
 #include "source_dir.h"
+#include "wick/text/conversation.h"
 
 namespace wick {
 namespace {
@@ -25,7 +26,8 @@ class TextDatasetTest : public testing::Test {
       if (tokenizer == "qwen3")
         write_plain(path / "chat_template.jinja",
                     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-                    "'<|im_end|>' + '\\n'}}{% endfor %}");
+                    "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}"
+                    "{% endif %}");
     }
     return path;
   }
@@ -56,7 +58,7 @@ TEST_F(TextDatasetTest, WhatTheModelSaysCounts) {
       "{\"text\": \"Once upon a time\"}");
   ASSERT_EQ(data.documents.size(), 3u);
   EXPECT_EQ(counted(data.documents[0]), " A number.<|im_end|>");
-  EXPECT_EQ(counted(data.documents[1]), "Hello<|im_end|>Ciao<|im_end|>");
+  EXPECT_EQ(counted(data.documents[1]), "Hello<|im_end|>\nCiao<|im_end|>\n");
   EXPECT_TRUE(std::string("Once upon a time<|im_end|>").ends_with(counted(data.documents[2])));
   EXPECT_EQ(data.documents[2].counted(), data.documents[2].size() - 1);
   EXPECT_FALSE(data.documents[2].counts.front());
@@ -79,6 +81,39 @@ TEST_F(TextDatasetTest, ABeginOfTextStandsBeforeIt) {
     EXPECT_EQ(d.ids.back(), *tokenizer.eos_id());
   }
   EXPECT_EQ(counted(data.documents[1], "llama2"), "upon</s>");
+}
+
+// As transformers reads them, and apply_chat_template's result has its ids.
+TEST_F(TextDatasetTest, ControlTokensAreReadInTextsPromptsAndCompletions) {
+  const TextEncoder encoder(model());
+  const auto ids = [&](const std::string& line) { return encoder.encode(line, "x").front().ids; };
+  Conversation conversation;
+  conversation.say("user", "Hi");
+  conversation.say("assistant", "Yo");
+  const std::vector<int64_t> whole = encoder.chat_template()->rows(conversation).front().ids;
+  const std::string prompt = "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n", answer = "Yo<|im_end|>\\n";
+  EXPECT_EQ(ids("{\"text\": \"" + prompt + answer + "\"}"), whole);
+  EXPECT_EQ(ids("{\"prompt\": \"" + prompt + "\", \"completion\": \"" + answer + "\"}"), whole);
+  EXPECT_EQ(ids("{\"prompt\": \"" + prompt + "\", \"completion\": \"Yo\"}"),
+            std::vector<int64_t>(whole.begin(), whole.end() - 1))
+      << "the end is put behind what has none";
+
+  const TextEncoder llama2(model("llama2"));
+  const auto llama2_ids = [&](const std::string& text) {
+    return llama2.encode("{\"text\": \"" + text + "\"}", "x").front().ids;
+  };
+  EXPECT_EQ(llama2_ids("<s>[INST] Hi [/INST] Yo </s>"),
+            llama2.tokenizer().encode("<s>[INST] Hi [/INST] Yo </s>", {.add_special = false, .parse_special = true}));
+  EXPECT_EQ(llama2_ids("Hi").front(), *llama2.tokenizer().bos_id());
+  EXPECT_EQ(llama2_ids("Hi").back(), *llama2.tokenizer().eos_id());
+}
+
+TEST_F(TextDatasetTest, PromptsAndCompletionsMayBeMessages) {
+  const TextDataset data = read(
+      "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, "
+      "{\"role\": \"user\", \"content\": \"c\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"d\"}]}");
+  ASSERT_EQ(data.documents.size(), 1u);
+  EXPECT_EQ(counted(data.documents[0]), "d<|im_end|>\n");
 }
 
 TEST_F(TextDatasetTest, LongDocumentsAreAChoice) {
@@ -117,12 +152,25 @@ TEST_F(TextDatasetTest, WhatIsWrongIsNamedWithItsLine) {
   refuse("{\"text\": \"\"}", {"line 1", "empty"});
   refuse("{\"text\": \"\xff\"}", {"line 1", "JSON"});
   refuse("{\"messages\": {}}", {"line 1", "a list"});
-  refuse("{\"messages\": []}", {"line 1", "assistant"});
+  refuse("{\"messages\": []}", {"line 1", "at least one"});
   refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", {"line 1", "\"assistant\"", "none"});
-  refuse("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
-         {"line 1", "\"tool\""});
+  refuse("{\"messages\": [{\"role\": \"im_end\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
+         {"line 1", "\"im_end\""});
   refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}]}",
-         {"line 1: message 1", "tool_calls"});
+         {"line 1", "no place for \"tool_calls\""});
+  refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": 3}]}", {"line 1: message 1: \"content\"", "3"});
+  refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}]}",
+         {"line 1: message 1: \"weight\"", "0 or 1", "0.5"});
+  refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": 1}]}",
+         {"line 1: message 1: \"train\"", "true or false"});
+  const std::string answer = "\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]";
+  refuse("{" + answer + ", \"system\": \"be kind\"}", {"line 1", "\"system\"", "role system"});
+  refuse("{" + answer + ", \"loss_mask\": [1]}", {"line 1", "\"loss_mask\"", "\"train\": false"});
+  refuse("{" + answer + ", \"tools\": [{}]}", {"line 1: \"tools\"", "\"function\""});
+  refuse("{" + answer + ", \"tools\": 3}", {"line 1: \"tools\"", "a list"});
+  refuse("{" + answer + ", \"chat_template_kwargs\": 3}", {"line 1: \"chat_template_kwargs\"", "an object"});
+  refuse("{\"text\": \"a\", \"tools\": [{}]}", {"line 1", "\"tools\"", "chat template"});
+  refuse("{\"prompt\": \"a\", \"completion\": \"b\", \"system\": \"c\"}", {"line 1", "\"system\""});
   refuse("{\"messages\": [{\"role\": \"assistant\"}]}", {"line 1: message 1", "content", "missing"});
   refuse("", {"a.jsonl", "JSON lines", "no document"});
   refuse(" \n\n", {"a.jsonl", "no document"});
@@ -135,7 +183,7 @@ TEST_F(TextDatasetTest, ModelsWithoutATemplateTakeTheOtherForms) {
   fs::copy(model(), folder_ / "plain", fs::copy_options::recursive);
   fs::remove(folder_ / "plain/chat_template.jinja");
   const TextEncoder encoder(folder_ / "plain");
-  EXPECT_GT(encoder.encode("{\"text\": \"a b\"}", "x").size(), 1);
+  EXPECT_GT(encoder.encode("{\"text\": \"a b\"}", "x").front().size(), 1);
   expect_error([&] { encoder.encode("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", "f: line 1"); },
                {"f: line 1", "chat template"});
 }

@@ -58,10 +58,11 @@ std::string with_python_numbers_spelt(std::string_view text) {
 
 // Builds the tree, and refuses a duplicate key in an object, which the library would pass over: some parsers take the
 // first, some the last. Nesting is bounded because trees are copied by recursion.
-class TreeBuilder final : public nlohmann::json_sax<json> {
+template <class Json>
+class TreeBuilder final : public nlohmann::json_sax<Json> {
  public:
   explicit TreeBuilder(const std::string& source) : source_(source) {}
-  json take() { return std::move(root_); }
+  Json take() { return std::move(root_); }
 
   bool null() override { return put(nullptr), true; }
   bool boolean(bool value) override { return put(value), true; }
@@ -73,40 +74,52 @@ class TreeBuilder final : public nlohmann::json_sax<json> {
     return put(value), true;
   }
   bool string(std::string& value) override { return put(std::move(value)), true; }
-  bool binary(binary_t&) override { return false; }
+  bool binary(typename Json::binary_t&) override { return false; }
 
-  bool start_object(size_t) override { return open(json::object()), true; }
+  bool start_object(size_t) override { return open(Json::object()), true; }
   bool end_object() override { return open_.pop_back(), true; }
-  bool start_array(size_t) override { return open(json::array()), true; }
+  bool start_array(size_t) override { return open(Json::array()), true; }
   bool end_array() override { return open_.pop_back(), true; }
   bool key(std::string& name) override {
-    const auto [at, fresh] = open_.back()->get_ref<json::object_t&>().try_emplace(name);
+    const auto [at, fresh] = open_.back()->template get_ref<typename Json::object_t&>().emplace(name, nullptr);
     check(fresh, "{}: the key {} stands twice in one object", source_, quote(name));
     place_ = &at->second;
     return true;
   }
 
-  bool parse_error(size_t, const std::string&, const json::exception& problem) override {
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& problem) override {
     fail("{}: not valid JSON: {}", source_, describe(problem));
   }
 
  private:
-  json* put(json value) {
-    json& place = open_.empty() ? root_ : open_.back()->is_array() ? open_.back()->emplace_back() : *place_;
+  Json* put(Json value) {
+    Json& place = open_.empty() ? root_ : open_.back()->is_array() ? open_.back()->emplace_back() : *place_;
     place = std::move(value);
     return &place;
   }
-  void open(json empty) {
+  void open(Json empty) {
     constexpr size_t kDeepest = 100;
     check(open_.size() < kDeepest, "{}: not valid JSON for Wick: it is nested more than {} deep", source_, kDeepest);
     open_.push_back(put(std::move(empty)));
   }
 
   const std::string& source_;
-  json root_;
-  std::vector<json*> open_;  // the lists and objects that have begun, the innermost last
-  json* place_ = nullptr;    // for the value behind a key
+  Json root_;
+  std::vector<Json*> open_;  // the lists and objects that have begun, the innermost last
+  Json* place_ = nullptr;    // for the value behind a key
 };
+
+template <class Json>
+Json parsed(std::string_view text, const std::string& source, JsonNumbers numbers) {
+  // The library takes a NUL for the end of its input and would ignore the rest.
+  check(text.find('\0') == text.npos, "{}: not valid JSON: it contains a NUL byte", source);
+  const bool spelt =
+      numbers == JsonNumbers::python && (text.find("NaN") != text.npos || text.find("Infinity") != text.npos);
+  TreeBuilder<Json> tree(source);
+  const std::string in_json = spelt ? with_python_numbers_spelt(text) : "";
+  Json::sax_parse(spelt ? std::string_view(in_json) : text, &tree);
+  return tree.take();
+}
 
 std::string_view python_word(double value) { return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity"; }
 
@@ -120,7 +133,7 @@ void spell_python_numbers(json& value) {
 
 }  // namespace
 
-std::string describe(const json::exception& problem) {
+std::string describe(const nlohmann::json::exception& problem) {
   const std::string_view text = problem.what();
   const size_t start = text.find("] ");  // after "[json.exception.parse_error.101] "
   std::string_view rest = start == text.npos ? text : text.substr(start + 2);
@@ -130,14 +143,11 @@ std::string describe(const json::exception& problem) {
 }
 
 json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers) {
-  // The library takes a NUL for the end of its input and would ignore the rest.
-  check(text.find('\0') == text.npos, "{}: not valid JSON: it contains a NUL byte", source);
-  const bool spelt =
-      numbers == JsonNumbers::python && (text.find("NaN") != text.npos || text.find("Infinity") != text.npos);
-  TreeBuilder tree(source);
-  const std::string in_json = spelt ? with_python_numbers_spelt(text) : "";
-  json::sax_parse(spelt ? std::string_view(in_json) : text, &tree);
-  return tree.take();
+  return parsed<json>(text, source, numbers);
+}
+
+nlohmann::ordered_json parse_json_in_order(std::string_view text, const std::string& source) {
+  return parsed<nlohmann::ordered_json>(text, source, JsonNumbers::finite);
 }
 
 json read_json(const std::filesystem::path& path, size_t max_bytes) {

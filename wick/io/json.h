@@ -25,6 +25,8 @@ inline constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 // Throws Error naming the file and the line if the text is not JSON, if parsers would read it in different ways (a
 // duplicate key in an object, a NUL byte), or if it nests more than 100 deep.
 nlohmann::json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers = JsonNumbers::finite);
+// The same; objects keep the order of their keys.
+nlohmann::ordered_json parse_json_in_order(std::string_view text, const std::string& source);
 // A file that Python wrote: a config, an index. Throws Error too if it is longer than `max_bytes`.
 nlohmann::json read_json(const std::filesystem::path& path, size_t max_bytes = kMaxConfigBytes);
 // The indented text of such a file.

@@ -288,6 +288,7 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
   std::map<std::string, std::string> metadata = adapter.metadata;
   metadata["format"] = "pt";
   save_safetensors(folder / "adapter_model.safetensors", renamed, metadata);
+  for (const auto& [name, text] : adapter.texts) write_file_atomically(folder / name, text);
   write_file_atomically(folder / kPeftLast, config.dump(2) + "\n");
 }
 

@@ -71,6 +71,7 @@ struct PeftExport {
   int64_t layers = 0;  // of the model: a kind of module that all layers have is named once
   bool is_language = true;
   std::map<std::string, std::string> metadata = {};  // of the tensors' file, beside its format
+  std::map<std::string, std::string> texts = {};     // other files by their names
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
 // begin with "base_model.model.", magnitudes of outputs among them. The commonest rank and alpha become r and

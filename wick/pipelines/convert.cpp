@@ -147,6 +147,7 @@ class Conversion {
 
   void write(const fs::path& to) {
     Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_.path(), config_);
+    if (options_.chat_template) put_chat_template(entries, *options_.chat_template);
     facts_ = GgufMetadata(from_.name(), entries);
     const auto put = [&](const char* key, uint32_t value) {
       std::erase_if(entries, [&](const auto& entry) { return entry.first == key; });

@@ -20,6 +20,7 @@ struct ConvertOptions {
   std::optional<DType> dtype;
   // Changes to matrices, by transformers' names; from f32 and to f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits;
+  std::optional<std::string> chat_template;  // in Jinja, instead of the model's
 };
 
 // `from` is a transformers folder or a GGUF file, whose other metadata about the model is kept. One tensor is in memory

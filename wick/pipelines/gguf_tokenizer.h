@@ -1,4 +1,5 @@
-// A tokenizer in a GGUF file: the keys `tokenizer.ggml.X` and `tokenizer.chat_template` (ggml, docs/gguf.md).
+// A tokenizer in a GGUF file: the keys `tokenizer.ggml.X`, and those of chat templates (ggml, docs/gguf.md, and
+// llama.cpp's gguf-py).
 #pragma once
 
 #include "wick/io/gguf.h"
@@ -8,5 +9,8 @@ namespace wick {
 
 TokenizerArrays tokenizer_arrays(const GgufMetadata& metadata);  // throws Error if there is none
 GgufMetadata::Entries tokenizer_entries(const TokenizerArrays& arrays);
+
+// Instead of the default one there.
+void put_chat_template(GgufMetadata::Entries& entries, const std::string& jinja);
 
 }  // namespace wick

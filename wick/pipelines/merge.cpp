@@ -87,7 +87,7 @@ class Changes {
 };
 
 void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, const Changes& changes,
-                  const fs::path& to, std::optional<DType> dtype) {
+                  const fs::path& to, std::optional<DType> dtype, const std::optional<std::string>& chat_template) {
   begin_folder(to, kTransformersLast);
   const auto edits = changes.edits();
   for (const fs::path& path : files) {
@@ -105,10 +105,11 @@ void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, co
     }
     save_safetensors(to / path.filename(), tensors, file.metadata());
   }
-  copy_model_files(from, to, dtype);
+  copy_model_files(from, to, dtype, chat_template);
 }
 
-void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype,
+                  const std::optional<std::string>& chat_template) {
   check(!from.config().has("quantization_config"),
         "{}: a folder of quantised weights cannot be merged into another one; choose a GGUF file as --output",
         from.config_file().string());
@@ -122,30 +123,30 @@ void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, 
   check_usage(!dtype || !is_block(*dtype),
               "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
               dtype ? name_of(*dtype) : "");
-  write_folder(to, [&] { write_merged(from, files, changes, to, dtype); });
+  write_folder(to, [&] { write_merged(from, files, changes, to, dtype, chat_template); });
 }
 
 Weights::Quantized merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to,
-                                 std::optional<DType> dtype) {
+                                 std::optional<DType> dtype, const std::optional<std::string>& chat_template) {
   const LlamaConfig config = LlamaConfig::read(from);
   const Weights weights = from.weights();
   for (const auto& [name, shape] : llama_tensors(config))
     changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
   changes.check_complete(config);
-  return convert_to_gguf(from, to, {.dtype = dtype, .edits = changes.edits()});
+  return convert_to_gguf(from, to, {.dtype = dtype, .edits = changes.edits(), .chat_template = chat_template});
 }
 
 }  // namespace
 
 Weights::Quantized merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras, const fs::path& to,
-                               std::optional<DType> dtype) {
+                               std::optional<DType> dtype, const std::optional<std::string>& chat_template) {
   std::error_code ignored;
   check(!fs::equivalent(from.path(), to, ignored), "{}: is the model that is merged; choose another --output",
         to.string());
   Changes changes(loras);
   const bool is_gguf = from.is_gguf() || to.extension() == ".gguf";
-  if (is_gguf) return merge_to_gguf(from, changes, to, dtype);
-  merge_folder(from, changes, to, dtype);
+  if (is_gguf) return merge_to_gguf(from, changes, to, dtype, chat_template);
+  merge_folder(from, changes, to, dtype, chat_template);
   return {};
 }
 

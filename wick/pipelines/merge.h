@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "wick/nn/adapter.h"
@@ -12,10 +13,11 @@ namespace wick {
 
 // `from` is a language model. `to` becomes a GGUF file if its name ends in .gguf or `from` is one;
 // else a folder, with all else that belongs to the model. Matrices are stored as `dtype`, or else as they were. Sums
-// are in f32. Throws Error, before anything is written, if a LoRA does not fit the model. Returns what
-// convert_to_gguf() does; nothing of a folder, which holds no blocks.
+// are in f32. `chat_template`, in Jinja, takes the place of the model's. Throws Error, before anything is written, if a
+// LoRA does not fit the model. Returns what convert_to_gguf() does; nothing of a folder, which holds no blocks.
 Weights::Quantized merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras,
-                               const std::filesystem::path& to, std::optional<DType> dtype = {});
+                               const std::filesystem::path& to, std::optional<DType> dtype = {},
+                               const std::optional<std::string>& chat_template = {});
 
 struct MergedPictures {
   int64_t modules = 0;                            // that changed

@@ -10,6 +10,7 @@
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/text/chat.h"
 
 namespace wick {
 namespace {
@@ -122,26 +123,48 @@ std::vector<fs::path> weight_files(const Checkpoint& folder) {
   return files;
 }
 
-void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype) {
+void put_chat_template(const fs::path& folder, const std::string& jinja) {
+  const fs::path file = folder / "tokenizer_config.json";
+  if (fs::exists(file)) {
+    nlohmann::json config = read_json(file);
+    if (nlohmann::json* held = config.contains("chat_template") ? &config["chat_template"] : nullptr) {
+      nlohmann::json* place = held;
+      if (held->is_array())
+        for (nlohmann::json& named : *held)
+          if (named.is_object() && named.value("name", "") == "default") place = &named["template"];
+      *place = jinja;
+      write_file_atomically(file, to_text(config));
+    }
+  }
+  write_file_atomically(folder / kChatTemplateFile, jinja);
+}
+
+void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype,
+                      const std::optional<std::string>& chat_template) {
   for (const fs::path& file : from.files())
     if (file.extension() != ".safetensors" && file.filename() != kTransformersLast)
       copy_whole(file, to / file.filename());
+  if (chat_template) put_chat_template(to, *chat_template);
   const fs::path config = to / kTransformersLast;
   dtype ? write_file_atomically(config, config_of(from, *dtype)) : copy_whole(from.config_file(), config);
 }
 
 void write_language_model(const Checkpoint& from, const fs::path& to, const std::string& config,
-                          const std::function<void(const fs::path& file)>& write) {
+                          const std::function<void(const fs::path& file)>& write,
+                          const std::optional<std::string>& chat_template) {
   check_elsewhere(from.path(), to);
   begin_folder(to, kTransformersLast);
   for (const fs::path& file : from.files())
     if (!is_weight_file(file) && file.filename() != kTransformersLast) copy_whole(file, to / file.filename());
+  if (chat_template) put_chat_template(to, *chat_template);
   write(to / "model.safetensors");
   write_file_atomically(to / kTransformersLast, config);
 }
 
-void write_language_model(const Checkpoint& from, const fs::path& to, const Weights& weights, DType dtype) {
-  write_language_model(from, to, config_of(from, dtype), [&](const fs::path& file) { weights.save(file, dtype); });
+void write_language_model(const Checkpoint& from, const fs::path& to, const Weights& weights, DType dtype,
+                          const std::optional<std::string>& chat_template) {
+  write_language_model(
+      from, to, config_of(from, dtype), [&](const fs::path& file) { weights.save(file, dtype); }, chat_template);
 }
 
 }  // namespace wick

@@ -38,15 +38,22 @@ void copy_without_weights(const Checkpoint& component, const std::filesystem::pa
 uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of its copies
 
 // The files that hold a transformers folder's weights, in order of their names; and a copy of all else that belongs to
-// the model, with a config that tells of `dtype`, if given, last.
+// the model, with this chat template, if given, and a config that tells of `dtype`, if given, last.
 std::vector<std::filesystem::path> weight_files(const Checkpoint& folder);
-void copy_model_files(const Checkpoint& from, const std::filesystem::path& to, std::optional<DType> dtype = {});
+void copy_model_files(const Checkpoint& from, const std::filesystem::path& to, std::optional<DType> dtype = {},
+                      const std::optional<std::string>& chat_template = {});
+
+// Writes a transformers folder's chat template: chat_template.jinja, and the same text in the tokenizer_config.json
+// that is there, if it has one, since some programs read that first.
+void put_chat_template(const std::filesystem::path& folder, const std::string& jinja);
 
 // Makes `to` the transformers folder `from` with other weights, in the file that `write` is given or its shards, and
 // with this text as its config.
 void write_language_model(const Checkpoint& from, const std::filesystem::path& to, const std::string& config,
-                          const std::function<void(const std::filesystem::path& file)>& write);
+                          const std::function<void(const std::filesystem::path& file)>& write,
+                          const std::optional<std::string>& chat_template = {});
 // The same with these weights in `dtype`, which its config names.
-void write_language_model(const Checkpoint& from, const std::filesystem::path& to, const Weights& weights, DType dtype);
+void write_language_model(const Checkpoint& from, const std::filesystem::path& to, const Weights& weights, DType dtype,
+                          const std::optional<std::string>& chat_template = {});
 
 }  // namespace wick

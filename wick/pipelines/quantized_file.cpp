@@ -397,8 +397,9 @@ std::string dtype_in(const nlohmann::json& config, const std::string& where) {
   return "bfloat16";
 }
 
-Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype,
-                                               uint64_t shard_bytes) {
+Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to,
+                                               const QuantizedOptions& options) {
+  const DType dtype = options.dtype;
   check(!from.is_gguf(), "{}: is a GGUF file; {} is written of a transformers folder: convert one", from.name(),
         name_of(dtype));
   const Conversion conversion(from, matrices_in_layers(from, dtype), dtype, Reader::transformers);
@@ -410,8 +411,9 @@ Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs:
       dtype == DType::fp8 ? compressed_tensors_config(kept_layers)
                           : bitsandbytes_config(kept_layers, dtype, dtype_in(config, from.config_file().string()));
   write_folder(to, [&] {
-    write_language_model(from, to, to_text(std::move(config)),
-                         [&](const fs::path& file) { conversion.write_shards(file, shard_bytes); });
+    write_language_model(
+        from, to, to_text(std::move(config)),
+        [&](const fs::path& file) { conversion.write_shards(file, options.shard_bytes); }, options.chat_template);
   });
   return conversion.written();
 }
@@ -419,7 +421,7 @@ Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs:
 }  // namespace
 
 Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, const QuantizedOptions& options) {
-  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, options.dtype, options.shard_bytes)
+  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, options)
                                           : write_denoiser(from, to, options);
 }
 

@@ -24,6 +24,7 @@ struct QuantizedOptions {
   DType dtype;  // fp8, int8, nf4 or nf4_double
   Fp8Layout fp8_layout = Fp8Layout::scaled_fp8;
   uint64_t shard_bytes = kShardBytes;
+  std::optional<std::string> chat_template = {};  // of a language model, in Jinja, instead of its own
 };
 
 // Writes a model with the matrices of the blocks that repeat in a dtype; all else stays as it is, byte for byte.

@@ -69,34 +69,40 @@ void Bpe::rank_scores() {
   }
 }
 
-void Bpe::encode(std::string_view word, std::vector<int64_t>& ids) const {
+void Bpe::encode(std::string_view word, std::vector<WordToken>& tokens) const {
   check(word.size() <= size_t(std::numeric_limits<int32_t>::max()), "text: too long to be one word; cut it up");
-  if (!cuts_at_spaces_ || spec_.ignore_merges) return encode_word(word, ids);
+  if (!cuts_at_spaces_ || spec_.ignore_merges) return encode_part(word, 0, word.size(), tokens);
   for (size_t start = 0; start < word.size();) {
     size_t end = start;
     while (word.substr(end).starts_with(kSpacePiece)) end += kSpacePiece.size();
     end = std::min(word.find(kSpacePiece, end), word.size());
-    encode_word(word.substr(start, end - start), ids);
+    encode_part(word, start, end, tokens);
     start = end;
   }
 }
 
-void Bpe::encode_word(std::string_view word, std::vector<int64_t>& ids) const {
-  if (word.empty()) return;
-  spec_.by_scores ? encode_by_scores(word, ids) : encode_by_merges(word, ids);
+void Bpe::encode_part(std::string_view word, size_t start, size_t end, std::vector<WordToken>& tokens) const {
+  if (start == end) return;
+  const size_t first = tokens.size();
+  const std::string_view part = word.substr(start, end - start);
+  spec_.by_scores ? encode_by_scores(part, tokens) : encode_by_merges(part, tokens);
+  for (size_t i = first; i < tokens.size(); ++i) tokens[i].start += start, tokens[i].end += start;
 }
 
-void Bpe::encode_by_merges(std::string_view word, std::vector<int64_t>& ids) const {
+void Bpe::encode_by_merges(std::string_view word, std::vector<WordToken>& tokens) const {
   if (spec_.ignore_merges) {
     if (const int32_t id = find(word); id != Symbol::kNone) {
-      ids.push_back(id);
+      tokens.push_back({id, 0, word.size()});
       return;
     }
   }
   std::vector<Symbol> symbols = symbols_to_merge(word);
   if (symbols.empty()) return;
   merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) { return merges_.find(left.id, right.id); });
-  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) ids.push_back(symbols[size_t(i)].id);
+  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) {
+    const Symbol& symbol = symbols[size_t(i)];
+    tokens.push_back({symbol.id, size_t(symbol.start), size_t(symbol.start + symbol.size)});
+  }
 }
 
 // Follows HF tokenizers' BPE, which also holds unknown characters back until a known one comes.
@@ -136,7 +142,7 @@ bool Bpe::push_bytes(std::string_view character, int32_t start, std::vector<Symb
   return true;
 }
 
-void Bpe::encode_by_scores(std::string_view word, std::vector<int64_t>& ids) const {
+void Bpe::encode_by_scores(std::string_view word, std::vector<WordToken>& tokens) const {
   constexpr int32_t kFree = 0, kFrozen = 1;  // Symbol::id: user-defined pieces are not merged
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
@@ -146,7 +152,6 @@ void Bpe::encode_by_scores(std::string_view word, std::vector<int64_t>& ids) con
     push_symbol(symbols, fixed.size > 0 ? kFrozen : kFree, int32_t(at), int32_t(size));
     at += size;
   }
-  const auto text_of = [&](const Symbol& symbol) { return word.substr(size_t(symbol.start), size_t(symbol.size)); };
   Pieces split;
   merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) -> std::optional<Merge> {
     const size_t size = size_t(left.size) + size_t(right.size);
@@ -154,36 +159,40 @@ void Bpe::encode_by_scores(std::string_view word, std::vector<int64_t>& ids) con
     const std::string_view both = word.substr(size_t(left.start), size);
     const int32_t id = find(both);
     if (id == Symbol::kNone) return std::nullopt;
-    if (spec_.tokens[size_t(id)].type == TokenType::kUnused) split[both] = {text_of(left), text_of(right)};
+    if (spec_.tokens[size_t(id)].type == TokenType::kUnused) split[both] = size_t(left.size);
     return Merge{ranks_[size_t(id)], kFree};
   });
-  const size_t first = ids.size();
-  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next)
-    emit_piece(text_of(symbols[size_t(i)]), split, ids);
-  if (!spec_.unknown || spec_.byte_fallback) return;
-  const auto is_repeated = [&](int64_t a, int64_t b) { return a == b && a == *spec_.unknown; };
-  ids.erase(std::unique(ids.begin() + ptrdiff_t(first), ids.end(), is_repeated), ids.end());
+  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) {
+    const Symbol& symbol = symbols[size_t(i)];
+    emit_piece(word.substr(size_t(symbol.start), size_t(symbol.size)), size_t(symbol.start), split, tokens);
+  }
 }
 
-void Bpe::emit_piece(std::string_view piece, const Pieces& split, std::vector<int64_t>& ids) const {
+void Bpe::emit_piece(std::string_view piece, size_t start, const Pieces& split, std::vector<WordToken>& tokens) const {
   const int32_t id = find(piece);
-  if (id == Symbol::kNone) return emit_unknown(piece, ids);
+  if (id == Symbol::kNone) return emit_unknown(piece, start, tokens);
   if (spec_.tokens[size_t(id)].type == TokenType::kUnused) {
-    if (const auto parts = split.find(piece); parts != split.end()) {
-      emit_piece(parts->second.first, split, ids);
-      emit_piece(parts->second.second, split, ids);
+    if (const auto left = split.find(piece); left != split.end()) {
+      emit_piece(piece.substr(0, left->second), start, split, tokens);
+      emit_piece(piece.substr(left->second), start + left->second, split, tokens);
       return;
     }
   }
-  ids.push_back(id);
+  tokens.push_back({id, start, start + piece.size()});
 }
 
-void Bpe::emit_unknown(std::string_view piece, std::vector<int64_t>& ids) const {
+// Unknown tokens side by side are one, but not where bytes may stand for a character.
+void Bpe::emit_unknown(std::string_view piece, size_t start, std::vector<WordToken>& tokens) const {
+  const size_t end = start + piece.size();
   std::vector<Symbol> bytes;
   if (push_bytes(piece, 0, bytes)) {
-    for (const Symbol& byte : bytes) ids.push_back(byte.id);
+    for (const Symbol& byte : bytes) tokens.push_back({byte.id, start, start + 1}), ++start;
   } else if (spec_.unknown) {
-    ids.push_back(*spec_.unknown);
+    const bool goes_on = !spec_.byte_fallback && start > 0 && tokens.back().id == *spec_.unknown;
+    if (goes_on)
+      tokens.back().end = end;
+    else
+      tokens.push_back({*spec_.unknown, start, end});
   }
 }
 

@@ -22,23 +22,23 @@ class Bpe {
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
 
-  // `word`: bytes if byte-level, else UTF-8.
-  void encode(std::string_view word, std::vector<int64_t>& ids) const;
+  // Appends the tokens of `word`: bytes if byte-level, else UTF-8.
+  void encode(std::string_view word, std::vector<WordToken>& tokens) const;
 
  private:
-  // Unused pieces that came up in merging, each with its two parts: they are taken apart again.
-  using Pieces = std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>>;
+  // Unused pieces that came up in merging, each with the size of its left part: they are taken apart again.
+  using Pieces = std::unordered_map<std::string_view, size_t>;
 
   int32_t find(std::string_view piece) const;  // Symbol::kNone if there is none
   bool pieces_end_at_spaces() const;
   void rank_scores();
-  void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
-  void encode_by_merges(std::string_view word, std::vector<int64_t>& ids) const;
+  void encode_part(std::string_view word, size_t start, size_t end, std::vector<WordToken>& tokens) const;
+  void encode_by_merges(std::string_view word, std::vector<WordToken>& tokens) const;
   std::vector<Symbol> symbols_to_merge(std::string_view word) const;
   bool push_bytes(std::string_view character, int32_t start, std::vector<Symbol>& symbols) const;
-  void encode_by_scores(std::string_view word, std::vector<int64_t>& ids) const;
-  void emit_piece(std::string_view piece, const Pieces& split, std::vector<int64_t>& ids) const;
-  void emit_unknown(std::string_view piece, std::vector<int64_t>& ids) const;
+  void encode_by_scores(std::string_view word, std::vector<WordToken>& tokens) const;
+  void emit_piece(std::string_view piece, size_t start, const Pieces& split, std::vector<WordToken>& tokens) const;
+  void emit_unknown(std::string_view piece, size_t start, std::vector<WordToken>& tokens) const;
 
   const TokenizerSpec& spec_;
   std::unordered_map<std::string_view, int32_t> pieces_;

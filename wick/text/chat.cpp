@@ -2,342 +2,383 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
+#include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/io/json.h"
 #include "wick/io/quote.h"
+#include "wick/text/conversation.h"
+#include "wick/text/named_templates.h"
+#include "wick/text/template_traits.h"
 
 namespace wick {
 namespace {
 
-constexpr std::string_view kSpaces = " \t\n\r\v\f";
+using OrderedJson = nlohmann::ordered_json;
+using Range = std::pair<size_t, size_t>;
 
-std::string_view strip(std::string_view text, std::string_view characters = kSpaces) {
-  const size_t first = text.find_first_not_of(characters);
-  if (first == text.npos) return {};
-  return text.substr(first, text.find_last_not_of(characters) + 1 - first);
+constexpr std::array kRoles{"system", "user", "assistant", "tool", "developer", "function"};
+// Arguments of apply_chat_template, which no variable may stand for.
+constexpr std::array kArguments{"messages", "tools", "documents", "add_generation_prompt"};
+
+void check_variables(const OrderedJson& variables, const std::string& where) {
+  for (const char* name : kArguments)
+    check_usage(!variables.contains(name), "{}: the variable \"{}\" is given by Wick; expected others", where, name);
 }
 
-std::string_view strip_front(std::string_view text, std::string_view characters) {
-  return text.substr(std::min(text.find_first_not_of(characters), text.size()));
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  constexpr std::array months{"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-  return fmt::format("{:02} {} {}", local.tm_mday, months[size_t(local.tm_mon)], 1900 + local.tm_year);
-}
-
-// Jinja takes both kinds of quotes; here they are all double.
-std::string with_double_quotes(std::string_view jinja) {
-  std::string out(jinja);
-  std::replace(out.begin(), out.end(), '\'', '"');
-  return out;
-}
-
-bool has(std::string_view jinja, std::string_view mark) { return jinja.find(mark) != jinja.npos; }
-
-// The first text between `before` and `after` within one string literal of the template; empty if there is none.
-std::string literal_between(std::string_view jinja, std::string_view before, std::string_view after) {
-  for (size_t at = 0; (at = jinja.find(before, at)) != jinja.npos;) {
-    const size_t opening = jinja.find_last_of("'\"", at);
-    at += before.size();
-    std::string text;
-    for (size_t i = at; i < jinja.size() && opening != jinja.npos && jinja[i] != jinja[opening]; ++i) {
-      if (jinja.substr(i).starts_with(after)) return text;
-      if (jinja[i] == '\\' && i + 1 < jinja.size())
-        text += jinja[++i] == 'n' ? '\n' : jinja[i];
-      else
-        text += jinja[i];
-    }
+OrderedJson variables_of(const std::string& text) {
+  if (text.empty()) return OrderedJson::object();
+  constexpr const char* kFlag = "--chat-template-kwargs";
+  OrderedJson variables;
+  try {
+    variables = parse_json_in_order(text, kFlag);
+  } catch (const Error& e) {
+    fail_usage("{}", e.what());
   }
-  return "";
+  check_usage(variables.is_object(), "{}: expected a JSON object, for example {{\"enable_thinking\": false}}, found {}",
+              kFlag, quote(text));
+  check_variables(variables, kFlag);
+  return variables;
+}
+
+// A template by the name that was asked for.
+struct Chosen {
+  std::string jinja, tool_use, name;  // tool_use: the text where there are tools, if it is another
+};
+
+Chosen chosen_by_model(const Tokenizer& tokenizer, const std::string& source) {
+  const auto& all = tokenizer.chat_templates();
+  const auto text_of = [&](const char* name) {
+    const auto found = all.find(name);
+    return found == all.end() ? std::string() : found->second;
+  };
+  Chosen chosen{text_of("default"), text_of("tool_use"), source};
+  check(!chosen.jinja.empty(),
+        "{}: no chat template there: choose one by --chat-template, take the model's instruction-tuned variant, or "
+        "text without roles (a plain prompt)",
+        source);
+  return chosen;
+}
+
+std::string known_names(const Tokenizer& tokenizer) {
+  std::string names;
+  const auto add = [&](std::string_view name) { names += fmt::format("{}{}", names.empty() ? "" : ", ", name); };
+  for (const auto& [name, text] : tokenizer.chat_templates()) add(name);
+  for (const NamedTemplate& each : named_templates()) add(each.name);
+  return names;
+}
+
+void check_marks(const NamedTemplate& named, const Tokenizer& tokenizer, const std::string& source) {
+  for (const std::string_view mark : named.marks) {
+    const auto id = tokenizer.id_of(mark);
+    check(id && tokenizer.is_control(*id),
+          "--chat-template {}: it marks turns with {}, which is no control token of {}", named.name, quote(mark),
+          source);
+  }
+}
+
+Chosen chosen_of(const Tokenizer& tokenizer, const std::string& name, const std::string& source) {
+  if (name == ChatOptions::kAuto) return chosen_by_model(tokenizer, source);
+  if (const auto found = tokenizer.chat_templates().find(name); found != tokenizer.chat_templates().end())
+    return {found->second, "", fmt::format("{}: {}", source, name)};
+  for (const NamedTemplate& each : named_templates()) {
+    if (each.name != name) continue;
+    check_marks(each, tokenizer, source);
+    return {std::string(each.jinja), "", name};
+  }
+  const std::filesystem::path file = name;
+  check_usage(std::filesystem::is_regular_file(file), "--chat-template {}: expected one of {}, or a file, found none",
+              quote(name), known_names(tokenizer));
+  return {read_file(file, jinja::kMaxSourceBytes), "", name};
+}
+
+// {% generation %}, as transformers looks for it.
+bool has_generation_block(std::string_view jinja) {
+  const auto skip = [&](size_t& at, std::string_view all) {
+    while (at < jinja.size() && all.find(jinja[at]) != all.npos) ++at;
+  };
+  for (size_t at = 0; (at = jinja.find("{%", at)) != jinja.npos;) {
+    at += 2;
+    size_t end = at;
+    if (end < jinja.size() && jinja[end] == '-') ++end;
+    skip(end, " \t\r\n\v\f");
+    if (!jinja.substr(end).starts_with("generation")) continue;
+    end += std::string_view("generation").size();
+    skip(end, " \t\r\n\v\f");
+    if (end < jinja.size() && jinja[end] == '-') ++end;
+    if (jinja.substr(end).starts_with("%}")) return true;
+  }
+  return false;
+}
+
+// Whether a text has a word that is no part of a longer name.
+bool has_word(std::string_view text, std::string_view word) {
+  const auto is_part = [&](size_t at) {
+    const auto c = uint8_t(at < text.size() ? text[at] : ' ');
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+  };
+  for (size_t at = 0; (at = text.find(word, at)) != text.npos; ++at)
+    if ((at == 0 || !is_part(at - 1)) && !is_part(at + word.size())) return true;
+  return false;
+}
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+// The end of the last range that ends at `place` or before it.
+size_t last_end(const std::vector<Range>& ranges, size_t place) {
+  size_t end = 0;
+  for (const Range& range : ranges)
+    if (range.second <= place) end = std::max(end, range.second);
+  return end;
+}
+
+std::vector<Range> intersection(const std::vector<Range>& ranges, const std::vector<Range>& others) {
+  std::vector<Range> both;
+  for (const auto& [start, end] : ranges)
+    for (const auto& [other_start, other_end] : others)
+      if (std::max(start, other_start) < std::min(end, other_end))
+        both.emplace_back(std::max(start, other_start), std::min(end, other_end));
+  return both;
+}
+
+Conversation first_messages(const Conversation& conversation, size_t count) {
+  Conversation first = conversation;
+  first.messages.erase(first.messages.begin() + ptrdiff_t(count), first.messages.end());
+  return first;
 }
 
 }  // namespace
 
-// Appends to the parts; a part goes on as long as it is of one kind.
-class ChatTemplate::Writer {
- public:
-  Writer(std::string_view bos_text, std::string_view eos_text) : bos(bos_text), eos(eos_text) {}
+std::tm parse_template_date(const std::string& date) {
+  std::tm time{};
+  int used = 0;
+  const auto reads = [&](const char* form, auto*... values) {
+    return std::sscanf(date.c_str(), form, values..., &used) == int(sizeof...(values)) && used == int(date.size());
+  };
+  const bool is_day = reads("%4d-%2d-%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday);
+  const bool is_time = is_day || reads("%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon, &time.tm_mday,
+                                       &time.tm_hour, &time.tm_min, &time.tm_sec);
+  time.tm_year -= 1900, time.tm_mon -= 1;
+  std::tm normal = time;
+  normal.tm_isdst = -1;
+  const bool exists = is_time && std::mktime(&normal) != std::time_t(-1) && normal.tm_mday == time.tm_mday &&
+                      normal.tm_mon == time.tm_mon && time.tm_hour < 24 && time.tm_min < 60 && time.tm_sec < 60;
+  check_usage(exists, "--template-date: expected a date such as 2026-11-27 or 2026-11-27T13:04:05, found {}",
+              quote(date));
+  return normal;
+}
 
-  void control(std::string_view text) { add(text, true); }
-  void content(std::string_view text) { add(text, false); }
-  void set_reply(bool is_reply) { is_reply_ = is_reply; }
+std::string template_date_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &local);
+  return {text.data(), size};
+}
 
-  const std::string_view bos, eos;
-  std::vector<ChatPart> parts;
-
- private:
-  void add(std::string_view text, bool is_template) {
-    if (text.empty()) return;
-    const bool goes_on =
-        !parts.empty() && parts.back().is_template == is_template && parts.back().is_reply == is_reply_;
-    if (!goes_on) parts.push_back({"", is_template, is_reply_});
-    parts.back().text += text;
-  }
-
-  bool is_reply_ = false;
+struct ChatTemplate::Loaded {
+  Tokenizer tokenizer;
+  std::string text, tool_use_text;
+  JinjaTemplate jinja;
+  std::optional<JinjaTemplate> tool_use;
+  OrderedJson variables;  // special tokens' texts and the options'
+  std::tm now;
+  bool has_generation;
+  TemplateTraits traits{};
 };
 
-ChatTemplate ChatTemplate::recognize(std::string_view jinja, const std::string& source) {
-  check(
-      !jinja.empty(),
-      "{}: no chat template there: choose one by --chat-template, take the model's instruction-tuned variant, or text "
-      "without roles (a plain prompt)",
-      source);
-  if (has(jinja, "[INST]") && has(jinja, "<<SYS>>")) return llama2(jinja);
-  if (has(jinja, "[INST]") && !has(jinja, "[SYSTEM_PROMPT]")) return mistral(jinja);
-  if (has(jinja, "<|start_header_id|>") && has(jinja, "<|end_header_id|>")) return llama3(jinja);
-  // Only Qwen 3's thoughts are known: answers behind the last question show theirs.
-  const bool knows_thoughts = !has(jinja, "</think>") || has(jinja, "last_query_index");
-  if (has(jinja, "<|im_start|>") && has(jinja, "<|im_end|>") && knows_thoughts) return chatml(jinja);
-  fail(
-      "{}: the chat template {} is of no family that Wick knows (Llama 2 and 3, Mistral, ChatML, Qwen 3): choose one "
-      "by --chat-template, or use text without roles (a plain prompt)",
-      source, quote(jinja.substr(0, 60)));
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatOptions& options, const std::string& source) {
+  const Chosen chosen = chosen_of(tokenizer, options.name, source);
+  OrderedJson variables = OrderedJson::object();
+  for (const auto& [name, text] : tokenizer.special_texts()) variables[name] = text;
+  variables.update(variables_of(options.variables));
+  const std::string date = options.date.empty() ? template_date_now() : options.date;
+  Loaded loaded{.tokenizer = tokenizer,
+                .text = chosen.jinja,
+                .tool_use_text = chosen.tool_use,
+                .jinja = JinjaTemplate::parse(chosen.jinja, chosen.name),
+                .tool_use = {},
+                .variables = std::move(variables),
+                .now = parse_template_date(date),
+                .has_generation = has_generation_block(chosen.jinja)};
+  if (!chosen.tool_use.empty()) loaded.tool_use = JinjaTemplate::parse(chosen.tool_use, chosen.name + ": tool_use");
+  loaded.traits = traits_of(loaded.jinja, loaded.variables, loaded.now);
+  loaded_ = std::make_shared<const Loaded>(std::move(loaded));
 }
 
-ChatTemplate ChatTemplate::named(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> known{{
-      {"llama2", "bos_token + '[INST] ' <<SYS>> content.strip()"},
-      {"llama3", "<|start_header_id|><|end_header_id|> | trim"},
-      {"mistral-v1", "' [INST] ' + ' [/INST]' ' ' + message['content']"},
-      {"mistral-v3", "'[INST] ' + '[/INST]' ' ' + message['content']|trim loop.last and system_message"},
-      {"mistral-tekken", "'[INST]' '[/INST]' loop.last and system_message"},
-      {"chatml", "<|im_start|><|im_end|>"},
-      {"qwen3", "<|im_start|><|im_end|> enable_thinking last_query_index </think>"},
-  }};
-  std::string names;
-  for (const auto& [each, marks] : known) {
-    if (each == name) return recognize(marks, std::string(name));
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", each);
-  }
-  fail_usage("--chat-template {}: expected one of {}", quote(name), names);
+std::vector<std::string> ChatTemplate::names() {
+  std::vector<std::string> names;
+  for (const NamedTemplate& each : named_templates()) names.emplace_back(each.name);
+  return names;
 }
 
-ChatTemplate ChatTemplate::of(const Tokenizer& tokenizer, std::string_view name, const std::string& source) {
-  if (name == kAuto) return recognize(tokenizer.chat_template(), source);
-  const ChatTemplate made = named(name);
-  std::vector<const char*> marks;
-  if (made.family_ == Family::kChatMl) marks = {"<|im_start|>", "<|im_end|>"};
-  if (made.family_ == Family::kLlama3) marks = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
-  for (const char* mark : marks) {
-    const auto id = tokenizer.id_of(mark);
-    check(id && tokenizer.is_control(*id),
-          "--chat-template {}: it marks turns with {}, which is no control token of {}", name, quote(mark), source);
-  }
-  return made;
+const std::string& ChatTemplate::jinja() const { return loaded_->text; }
+
+bool ChatTemplate::mentions(std::string_view word) const {
+  return has_word(loaded_->text, word) || has_word(loaded_->tool_use_text, word);
 }
 
-ChatTemplate ChatTemplate::llama2(std::string_view jinja) {
-  const std::string text = with_double_quotes(jinja);
-  ChatTemplate made;
-  made.family_ = Family::kLlama2;
-  made.open_ = "[INST] ", made.close_ = " [/INST]";
-  made.reply_open_ = " ", made.reply_close_ = "";
-  made.system_open_ = "<<SYS>>\n", made.system_close_ = "\n<</SYS>>\n\n";
-  made.bos_at_each_turn_ = has(text, "bos_token + \"[INST]");
-  made.strips_ = has(text, "content.strip()");
-  return made;
-}
-
-ChatTemplate ChatTemplate::mistral(std::string_view jinja) {
-  const std::string text = with_double_quotes(jinja);
-  ChatTemplate made;
-  made.family_ = Family::kMistral;
-  made.open_ = has(text, "\" [INST] \"") ? " [INST] " : has(text, "\"[INST] \"") ? "[INST] " : "[INST]";
-  made.close_ = has(text, "\" [/INST]\"") ? " [/INST]" : "[/INST]";
-  made.reply_open_ = has(text, "\" \" + message[\"content\"]") ? " " : "";
-  made.reply_close_ = has(text, "eos_token + \" \"") ? " " : "";
-  made.system_close_ = "\n\n";
-  made.strips_reply_ = has(text, "message[\"content\"]|trim") || has(text, "message[\"content\"] | trim");
-  made.system_is_last_ = has(text, "loop.last and system_message");
-  return made;
-}
-
-ChatTemplate ChatTemplate::llama3(std::string_view jinja) {
-  const std::string text = with_double_quotes(jinja);
-  ChatTemplate made;
-  made.family_ = Family::kLlama3;
-  made.strips_ = has(text, "trim");
-  made.has_dates_ = has(text, "Cutting Knowledge Date: December 2023");
-  made.dates_are_today_ = has(text, "strftime_now");
-  made.date_ = "26 Jul 2024";
-  return made;
-}
-
-ChatTemplate ChatTemplate::chatml(std::string_view jinja) {
-  ChatTemplate made;
-  made.family_ = Family::kChatMl;
-  made.default_system_ = literal_between(jinja, "<|im_start|>system\\n", "<|im_end|>");
-  if (has(jinja, "</think>")) {
-    const bool always = has(jinja, "<|im_start|>assistant\\n<think>\\n'") && !has(jinja, "enable_thinking");
-    made.thinking_ = always ? Thinking::kAlways : Thinking::kOptional;
-  }
-  return made;
-}
-
-std::vector<ChatPart> ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options,
-                                           std::string_view bos, std::string_view eos) const {
-  check(!messages.empty(), "chat: expected at least one message");
-  for (const ChatMessage& message : messages)
-    check(message.role == "system" || message.role == "user" || message.role == "assistant",
-          "chat: the role {} is not supported; expected system, user or assistant", quote(message.role));
-  Writer writer(bos, eos);
-  if (family_ == Family::kLlama3)
-    write_llama3(writer, messages, options);
-  else if (family_ == Family::kChatMl)
-    write_chatml(writer, messages, options);
-  else
-    write_inst(writer, messages);
-  return std::move(writer.parts);
-}
-
-// A user's message; the first or the last one carries the system prompt too.
-std::string ChatTemplate::inst_content(std::span<const ChatMessage> messages, size_t at,
-                                       const std::string* system) const {
-  std::string content = messages[at].content;
-  const bool has_system = system && (system_is_last_ ? at + 1 == messages.size() : at == 0);
-  if (has_system) content = system_open_ + *system + system_close_ + content;
-  return strips_ ? std::string(strip(content)) : content;
-}
-
-// Llama 2 and Mistral: turns in [INST] and [/INST].
-void ChatTemplate::write_inst(Writer& writer, std::span<const ChatMessage> messages) const {
-  const std::string* system = messages[0].role == "system" ? &messages[0].content : nullptr;
-  const auto turns = messages.subspan(system ? 1 : 0);
-  check(!turns.empty(), "chat: this model's template has no place for a system prompt without a user's message");
-  if (!bos_at_each_turn_) writer.control(writer.bos);
-  for (size_t i = 0; i < turns.size(); ++i) {
-    const char* expected = i % 2 == 0 ? "user" : "assistant";
-    check(turns[i].role == expected, "chat: expected user and assistant in turn, found {} as message {}", turns[i].role,
-          i + (system ? 2 : 1));
-    if (i % 2 == 0) {
-      if (bos_at_each_turn_) writer.control(writer.bos);
-      writer.control(open_);
-      writer.content(inst_content(turns, i, system));
-      writer.control(close_);
-      continue;
-    }
-    writer.set_reply(true);
-    writer.control(reply_open_);
-    writer.content(strips_ || strips_reply_ ? strip(turns[i].content) : turns[i].content);
-    if (family_ == Family::kLlama2) writer.control(" ");
-    writer.control(writer.eos);
-    writer.set_reply(false);
-    writer.control(reply_close_);
+void ChatTemplate::check_roles(const Conversation& conversation) const {
+  for (const OrderedJson& message : conversation.messages) {
+    const auto& role = message.at("role").get_ref<const std::string&>();
+    const bool is_known = std::ranges::find(kRoles, role) != kRoles.end() || mentions(fmt::format("'{}'", role)) ||
+                          mentions(fmt::format("\"{}\"", role));
+    check(is_known, "chat: expected a role that the chat template names, or one of {}, found {}",
+          fmt::join(kRoles, ", "), quote(role));
   }
 }
 
-void ChatTemplate::write_llama3(Writer& writer, std::span<const ChatMessage> messages,
-                                const ChatOptions& options) const {
-  const auto header = [&](std::string_view role) {
-    writer.control(fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role));
+JinjaText ChatTemplate::render(const Conversation& conversation, bool add_generation_prompt,
+                               std::optional<size_t> given) const {
+  check(!conversation.messages.empty(), "chat: expected at least one message");
+  check_roles(conversation);
+  OrderedJson variables = OrderedJson::object();
+  variables["messages"] = loaded_->traits.fitted(conversation.messages);
+  variables["tools"] = conversation.tools;
+  variables["documents"] = conversation.documents;
+  variables["add_generation_prompt"] = add_generation_prompt;
+  variables.update(loaded_->variables);
+  if (conversation.variables.is_object()) {
+    check_variables(conversation.variables, "\"chat_template_kwargs\"");
+    variables.update(conversation.variables);
+  }
+  JinjaOptions options{.now = loaded_->now};
+  options.message = given;
+  const bool has_tools = loaded_->tool_use && !conversation.tools.is_null();
+  return (has_tools ? *loaded_->tool_use : loaded_->jinja).render(variables, options);
+}
+
+JinjaText ChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
+  return render(conversation, add_generation_prompt, std::nullopt);
+}
+
+void ChatTemplate::check_takes(const Conversation& conversation) const {
+  const auto check_place = [&](std::string_view key, bool is_given) {
+    check(!is_given || mentions(key), "the chat template has no place for {}; take it out, or choose another template",
+          quote(key));
   };
-  const auto content = [&](std::string_view text) { writer.content(strips_ ? strip(text) : text); };
-  writer.control(writer.bos);
-  if (has_dates_) {
-    const std::string date = !options.date.empty() ? options.date : dates_are_today_ ? today() : date_;
-    header("system");
-    writer.control(fmt::format("Cutting Knowledge Date: December 2023\nToday Date: {}\n\n", date));
-    if (messages[0].role == "system") {
-      content(messages[0].content);
-      messages = messages.subspan(1);
+  const auto is_given = [](const OrderedJson& value) { return !value.is_null() && !value.empty(); };
+  check_place("tools", is_given(conversation.tools));
+  check_place("documents", is_given(conversation.documents));
+  for (const OrderedJson& message : conversation.messages) {
+    const bool has_calls = message.contains("tool_calls") && is_given(message.at("tool_calls"));
+    check_place("tool_calls", has_calls);
+    const auto thought = message.find("reasoning_content");
+    const bool has_thought = thought != message.end() && is_given(*thought) && *thought != "";
+    check(!has_thought || mentions("reasoning_content") || mentions("thinking") || mentions("reasoning"),
+          "the chat template has no place for \"reasoning_content\"; take it out, or choose another template");
+  }
+  if (conversation.others.empty()) return;
+  for (const std::string& name : render(conversation, false).missing)
+    check(std::ranges::find(conversation.others, name) == conversation.others.end(),
+          "found the key {}, which the chat template asks for: write it into \"chat_template_kwargs\"", quote(name));
+}
+
+// The ids of a text, of which those that overlap the ranges count.
+ChatRow ChatTemplate::row(const JinjaText& text, const std::vector<Range>& counted) const {
+  std::vector<TextPart> parts;
+  size_t from = 0;
+  const auto add = [&](size_t end, bool is_given) {
+    if (end > from) parts.push_back({std::string_view(text.text).substr(from, end - from), !is_given});
+    from = end;
+  };
+  for (const auto& [start, end] : text.given) add(start, false), add(end, true);
+  add(text.text.size(), false);
+  std::vector<TextMark> marks;
+  size_t done = 0;  // blocks within blocks: as transformers, which looks at the ranges one after the other
+  for (const auto& [start, end] : counted) {
+    if (end <= done) continue;
+    marks.push_back({std::max(start, done)}), marks.push_back({end});
+    done = end;
+  }
+  ChatRow row{loaded_->tokenizer.encode(parts, {.add_special = false}, marks), {}};
+  row.counts.resize(row.ids.size(), false);
+  for (size_t i = 0; i < marks.size(); i += 2)
+    for (size_t token = marks[i].tokens; token < marks[i + 1].tokens + size_t(marks[i + 1].is_inside); ++token)
+      row.counts[token] = true;
+  return row;
+}
+
+std::vector<int64_t> ChatTemplate::prompt(const Conversation& conversation) const {
+  return row(render(conversation), {}).ids;
+}
+
+ChatRow ChatTemplate::generated(const Conversation& conversation) const {
+  const JinjaText text = render(conversation, false);
+  return row(text, text.generated);
+}
+
+// The end of what the messages before `turn` wrote, where `text` begins with it.
+size_t ChatTemplate::written_before(const Conversation& conversation, size_t turn, const std::string& text) const {
+  try {
+    const std::string before = turn > 0 ? render(first_messages(conversation, turn), false).text : "";
+    return text.starts_with(before) ? before.size() : 0;
+  } catch (const Error&) {  // a template may refuse a conversation that ends so
+    return 0;
+  }
+}
+
+// What the message at `turn`, the last one of `text`, added to the prompt that it answers.
+ChatTemplate::Range ChatTemplate::answer(const Conversation& conversation, size_t turn, const std::string& text) const {
+  std::optional<JinjaText> prompt;
+  if (turn > 0) {
+    try {
+      prompt = render(first_messages(conversation, turn), true);
+    } catch (const Error&) {  // a template may refuse a conversation that ends so
     }
-    writer.control("<|eot_id|>");
   }
-  for (const ChatMessage& message : messages) {
-    header(message.role);
-    writer.set_reply(message.role == "assistant");
-    content(message.content);
-    writer.control("<|eot_id|>");
-    writer.set_reply(false);
-  }
-  if (options.add_generation_prompt) header("assistant");
+  if (prompt && text.starts_with(prompt->text)) return {prompt->text.size(), text.size()};
+  const std::vector<Range> own = render(first_messages(conversation, turn + 1), false, turn).given;
+  const size_t begin = own.empty() ? text.size() : own.front().first;
+  if (!prompt) return {begin, text.size()};
+  // The template writes the messages before in another way: compare what it writes behind their last text.
+  const std::vector<Range> given = render(first_messages(conversation, turn + 1), false).given;
+  const size_t before = last_end(given, begin), before_answer = last_end(prompt->given, prompt->text.size());
+  const size_t same = common_prefix(std::string_view(text).substr(before, begin - before),
+                                    std::string_view(prompt->text).substr(before_answer));
+  return {std::max(before + same, written_before(conversation, turn, text)), text.size()};
 }
 
-void ChatTemplate::write_chatml(Writer& writer, std::span<const ChatMessage> messages,
-                                const ChatOptions& options) const {
-  if (!default_system_.empty() && messages[0].role != "system")
-    writer.control("<|im_start|>system\n" + default_system_ + "<|im_end|>\n");
-  size_t last_user = messages.size();  // answers behind it keep their thoughts
-  for (size_t i = 0; i < messages.size(); ++i)
-    if (messages[i].role == "user") last_user = i;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const bool is_reply = messages[i].role == "assistant";
-    writer.control("<|im_start|>" + messages[i].role + "\n");
-    if (is_reply && thinking_ != Thinking::kNone) {
-      write_thought(writer, messages[i].content, last_user < i, i + 1 == messages.size(), options);
-    } else {
-      writer.set_reply(is_reply);
-      writer.content(messages[i].content);
-    }
-    writer.control("<|im_end|>");
-    writer.set_reply(false);
-    writer.control("\n");
+std::vector<ChatRow> ChatTemplate::rows(const Conversation& conversation, TrainTurns turns) const {
+  std::vector<size_t> learnt;
+  size_t assistants = 0;
+  for (size_t i = 0; i < conversation.messages.size(); ++i) {
+    if (conversation.messages[i].at("role") != "assistant") continue;
+    ++assistants;
+    if (turns == TrainTurns::last) learnt.clear();
+    if (conversation.learns.empty() || conversation.learns[i]) learnt.push_back(i);
   }
-  if (!options.add_generation_prompt) return;
-  writer.control("<|im_start|>assistant\n");
-  if (thinking_ == Thinking::kAlways) writer.control("<think>\n");
-  if (thinking_ == Thinking::kOptional && !options.enable_thinking) writer.control("<think>\n\n</think>\n\n");
-}
-
-// Qwen 3: behind the user's last message, the last answer has a thought, possibly empty, and other answers have one if
-// it is given; earlier answers are shown without.
-void ChatTemplate::write_thought(Writer& writer, std::string_view content, bool is_open, bool is_last,
-                                 const ChatOptions& options) const {
-  std::string_view thought;
-  if (const size_t end = content.rfind("</think>"); end != content.npos) {
-    thought = content.substr(0, content.find("</think>"));
-    if (const size_t start = thought.rfind("<think>"); start != thought.npos) thought = thought.substr(start + 7);
-    content = strip_front(content.substr(end + 8), "\n");
+  check(assistants > 0, "expected a message of the role \"assistant\" to learn from, found none");
+  const JinjaText whole = render(conversation, false);
+  if (loaded_->has_generation && learnt.size() == assistants) return {row(whole, whole.generated)};
+  struct Turn {
+    JinjaText text;
+    Range answer;
+  };
+  std::vector<Turn> all;
+  bool is_one = true;
+  for (const size_t turn : learnt) {
+    const bool is_last = turn + 1 == conversation.messages.size();
+    JinjaText text = is_last ? whole : render(first_messages(conversation, turn + 1), false);
+    const Range range = answer(conversation, turn, text.text);
+    is_one = is_one && whole.text.starts_with(text.text);
+    all.push_back({std::move(text), range});
   }
-  thought = strip(thought, "\n");
-  if (is_open && (is_last || !thought.empty())) {
-    // Without thinking, the empty thought is part of the prompt.
-    writer.set_reply(options.enable_thinking || !thought.empty());
-    writer.control("<think>\n");
-    writer.content(thought);
-    writer.control("\n</think>\n\n");
-    content = strip_front(content, "\n");
-  }
-  writer.set_reply(true);
-  writer.content(content);
-}
-
-std::vector<ChatPart> ChatTemplate::render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                                           const ChatOptions& options) const {
-  const auto spelling = [&](std::optional<int64_t> id) { return id ? tokenizer.piece(*id) : std::string_view(); };
-  return render(messages, options, spelling(tokenizer.bos_id()), spelling(tokenizer.eos_id()));
-}
-
-std::string ChatTemplate::text(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                               const ChatOptions& options) const {
-  std::string all;
-  for (const ChatPart& part : render(tokenizer, messages, options)) all += part.text;
-  return all;
-}
-
-ChatIds ChatTemplate::encode(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                             const ChatOptions& options) const {
-  const auto parts = render(tokenizer, messages, options);
-  ChatIds chat;
-  for (size_t first = 0, last = 0; first < parts.size(); first = last) {
-    std::vector<TextPart> run;
-    for (; last < parts.size() && parts[last].is_reply == parts[first].is_reply; ++last)
-      run.push_back({parts[last].text, parts[last].is_template});
-    const auto preceding = chat.ids.empty()                        ? Preceding::kNothing
-                           : tokenizer.is_control(chat.ids.back()) ? Preceding::kControl
-                                                                   : Preceding::kText;
-    const auto ids = tokenizer.encode(run, {.add_special = false, .preceding = preceding});
-    chat.ids.insert(chat.ids.end(), ids.begin(), ids.end());
-    chat.is_reply.resize(chat.ids.size(), parts[first].is_reply);
-  }
-  return chat;
+  const auto counted = [&](const JinjaText& text, std::vector<Range> ranges) {
+    return loaded_->has_generation ? intersection(text.generated, ranges) : std::move(ranges);
+  };
+  std::vector<Range> ranges;
+  for (const Turn& turn : all) ranges.push_back(turn.answer);
+  if (is_one) return {row(whole, counted(whole, std::move(ranges)))};
+  std::vector<ChatRow> rows;
+  for (const Turn& turn : all) rows.push_back(row(turn.text, counted(turn.text, {turn.answer})));
+  return rows;
 }
 
 }  // namespace wick

@@ -1,97 +1,89 @@
-// Chat templates: messages to the text that a model was trained on, and to ids.
+// Chat templates: conversations to the text that a model was trained on, and to ids.
 //
-// Models carry a template in Jinja. Wick does not run it: it recognises the family by strings in it and reads from it
-// the details that differ within a family (spaces around [INST], the default system prompt, whether there is thinking).
-// For messages of the roles system, user and assistant the text is that of transformers' apply_chat_template; tools are
-// not supported.
-//
-// The content of messages is text: a "<|im_end|>" in it is not the control token of that name. (Llama 2 and Mistral
-// before v0.3 mark turns with "[INST]" as plain text, which no tokenizer can tell from a user's.)
+// Models carry a template in Jinja, which is run (text/jinja_template.h): text and ids are those of transformers'
+// apply_chat_template. Three things differ:
+// - The content of messages is text, so that a "<|im_end|>" in it is not the control token of that name. (Llama 2 and
+//   Mistral before v0.3 mark turns with "[INST]" as plain text, which no tokenizer can tell from a user's.)
+// - A template that would print a list of parts, or the arguments of a call, as Python prints them, gets them as text
+// or
+//   as an object, whichever it can write; vLLM and llama.cpp do that too (text/template_traits.h).
+// - A role that is not known must stand in the template.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <ctime>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "wick/text/jinja_template.h"
 #include "wick/text/tokenizer.h"
+#include "wick/text/train_turns.h"
 
 namespace wick {
 
-struct ChatMessage {
-  std::string role, content;  // role: "system", "user" or "assistant"
-};
+struct Conversation;  // text/conversation.h
 
+// The file that holds a model's chat template, or the one that an adapter was trained with.
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+
+// The template and what it is given beside a conversation.
 struct ChatOptions {
-  bool add_generation_prompt = true;  // ends the text with the opening of an answer
-  bool enable_thinking = true;        // Qwen 3: else the answer starts behind an empty thought
-  std::string date;                   // Llama 3.1's system prompt names it: "26 Jul 2024"; empty: the template's own
+  static constexpr const char* kAuto = "auto";
+  std::string name = kAuto;  // auto: the tokenizer's; else the name of one of the tokenizer's or Wick's, or a file
+  std::string date;          // strftime_now's time: "2026-11-27", or "2026-11-27T13:04:05"; empty: the local time
+  std::string variables;     // a JSON object: chat_template_kwargs for all conversations, whose own go first
 };
 
-// A stretch of the text. Only parts with `is_template` hold control tokens. Parts with `is_reply` are an answer and the
-// token that ends it, which fine-tuning learns.
-struct ChatPart {
-  std::string text;
-  bool is_template = false, is_reply = false;
-};
+// The time of ChatOptions::date. Throws UsageError for another text.
+std::tm parse_template_date(const std::string& date);
+std::string template_date_now();
 
-struct ChatIds {
+// A row to learn from.
+struct ChatRow {
   std::vector<int64_t> ids;
-  std::vector<bool> is_reply;  // for each id
+  std::vector<bool> counts;  // for each id: whether it counts in the loss
 };
 
 class ChatTemplate {
  public:
-  // Recognises a template in Jinja. Throws Error naming `source` if there is none or its family is unknown.
-  static ChatTemplate recognize(std::string_view jinja, const std::string& source);
-  // A family's own template: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3.
-  static ChatTemplate named(std::string_view name);
-  // The template of that name, or for kAuto that of the tokenizer's files, which `source` names. Throws Error if the
-  // tokenizer lacks a control token with which a named template marks turns.
-  static constexpr const char* kAuto = "auto";
-  static ChatTemplate of(const Tokenizer& tokenizer, std::string_view name, const std::string& source);
+  // Throws Error if there is no such template, if it is no Jinja that chat templates use, or if the tokenizer lacks a
+  // control token with which one of Wick's own marks turns. `source` names the tokenizer's files.
+  ChatTemplate(const Tokenizer& tokenizer, const ChatOptions& options, const std::string& source);
 
-  // `bos` and `eos` are the tokenizer's, as text. Throws Error for roles that the family cannot express.
-  std::vector<ChatPart> render(std::span<const ChatMessage> messages, const ChatOptions& options, std::string_view bos,
-                               std::string_view eos) const;
+  static std::vector<std::string> names();  // of Wick's own templates
+  const std::string& jinja() const;         // the text of the default one
+  // Whether that text, or the one for conversations with tools, has a word: "reasoning_content", "tools".
+  bool mentions(std::string_view word) const;
 
-  std::string text(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                   const ChatOptions& options = {}) const;
-  // The ids of the rendered text. An answer starts a word of its own, as it does when it is generated.
-  ChatIds encode(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                 const ChatOptions& options = {}) const;
+  // The text. Throws Error where the template refuses the conversation, and for roles that neither are known nor stand
+  // in the template.
+  JinjaText render(const Conversation& conversation, bool add_generation_prompt = true) const;
+  // Throws Error if something of the conversation would not be in the text: tools, documents, calls, thoughts, or a key
+  // beside the messages that the template asks for as a variable.
+  void check_takes(const Conversation& conversation) const;
+  // The ids of a prompt that an answer follows.
+  std::vector<int64_t> prompt(const Conversation& conversation) const;
+  // A row of the whole conversation; or a row for each assistant's turn where the template writes earlier turns anew.
+  // Ids count in {% generation %} blocks. A template without them is rendered up to each answer and up to the prompt
+  // before it: the ids count that the answer adds.
+  std::vector<ChatRow> rows(const Conversation& conversation, TrainTurns turns = TrainTurns::all) const;
+  // The ids of the whole; those of {% generation %} blocks count: transformers' assistant mask.
+  ChatRow generated(const Conversation& conversation) const;
 
  private:
-  enum class Family { kLlama2, kMistral, kLlama3, kChatMl };
-  enum class Thinking { kNone, kOptional, kAlways };
-  class Writer;
+  struct Loaded;
+  using Range = std::pair<size_t, size_t>;  // of a text's bytes
+  void check_roles(const Conversation& conversation) const;
+  JinjaText render(const Conversation& conversation, bool add_generation_prompt, std::optional<size_t> given) const;
+  ChatRow row(const JinjaText& text, const std::vector<Range>& counted) const;
+  size_t written_before(const Conversation& conversation, size_t turn, const std::string& text) const;
+  Range answer(const Conversation& conversation, size_t turn, const std::string& text) const;
 
-  static ChatTemplate llama2(std::string_view jinja);
-  static ChatTemplate mistral(std::string_view jinja);
-  static ChatTemplate llama3(std::string_view jinja);
-  static ChatTemplate chatml(std::string_view jinja);
-  std::vector<ChatPart> render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                               const ChatOptions& options) const;
-  void write_inst(Writer& writer, std::span<const ChatMessage> messages) const;
-  std::string inst_content(std::span<const ChatMessage> messages, size_t at, const std::string* system) const;
-  void write_llama3(Writer& writer, std::span<const ChatMessage> messages, const ChatOptions& options) const;
-  void write_chatml(Writer& writer, std::span<const ChatMessage> messages, const ChatOptions& options) const;
-  void write_thought(Writer& writer, std::string_view content, bool is_open, bool is_last,
-                     const ChatOptions& options) const;
-
-  Family family_ = Family::kChatMl;
-  // Llama 2 and Mistral.
-  std::string open_, close_;                // around a user's message: "[INST] ", " [/INST]"
-  std::string reply_open_, reply_close_;    // around an answer: " ", and behind its end token
-  std::string system_open_, system_close_;  // around a system prompt, within a user's message
-  bool bos_at_each_turn_ = false, strips_ = false, strips_reply_ = false, system_is_last_ = false;
-  // Llama 3.
-  bool has_dates_ = false, dates_are_today_ = false;
-  std::string date_;
-  // ChatML.
-  std::string default_system_;
-  Thinking thinking_ = Thinking::kNone;
+  std::shared_ptr<const Loaded> loaded_;  // immutable: copies share it, threads too
 };
 
 }  // namespace wick

@@ -65,6 +65,14 @@ jinja::Value value_of(jinja::Machine& machine, const ordered_json& json, int dep
   }
 }
 
+// The messages, of which one alone is given.
+jinja::Value with_one_given(jinja::Machine& machine, const ordered_json& messages, size_t message) {
+  std::vector<jinja::Value> values;
+  for (const ordered_json& each : messages)
+    values.push_back(value_of(machine, each, 1, values.size() == message ? Given::messages : Given::nothing));
+  return machine.list(std::move(values));
+}
+
 std::tm local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -115,10 +123,13 @@ JinjaText JinjaTemplate::render(const ordered_json& variables, const JinjaOption
   jinja::Machine machine(options.limits, options.now ? *options.now : local_time());
   std::vector<std::pair<std::string_view, jinja::Value>> values;
   for (const auto& [name, value] : variables.items()) {
-    const bool is_given = std::find(options.given.begin(), options.given.end(), name) != options.given.end();
-    const Given given = !is_given ? Given::nothing : name == "messages" ? Given::messages : Given::all;
+    const bool is_messages = name == "messages";
+    const bool is_given = std::find(options.given.begin(), options.given.end(), name) != options.given.end() &&
+                          !options.message.has_value();
+    const Given given = !is_given ? Given::nothing : is_messages ? Given::messages : Given::all;
     try {
-      values.emplace_back(name, value_of(machine, value, 0, given));
+      values.emplace_back(name, is_messages && options.message ? with_one_given(machine, value, *options.message)
+                                                               : value_of(machine, value, 0, given));
     } catch (const jinja::Problem& problem) {
       fail("{}: the chat template's variable {}: {}", parsed_->name, quote(name), problem.message);
     }
@@ -131,6 +142,7 @@ JinjaText JinjaTemplate::render(const ordered_json& variables, const JinjaOption
     fail("{}: line {} of the chat template: {}", parsed_->name, machine.line(), problem.message);
   }
   rendered.generated = byte_ranges(rendered.text, machine.generated());
+  rendered.missing.assign(machine.missing().begin(), machine.missing().end());
   rendered.steps = machine.budget.steps();
   return rendered;
 }

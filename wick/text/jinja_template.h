@@ -25,6 +25,7 @@ struct JinjaOptions {
   jinja::Limits limits{};
   // Variables whose strings are given: others than the template's author and the caller chose them.
   std::vector<std::string> given{"messages", "tools", "documents"};
+  std::optional<size_t> message;  // only the strings of this one of the messages are given
 };
 
 struct JinjaText {
@@ -35,6 +36,7 @@ struct JinjaText {
   // tokens are looked for outside of them. The messages' roles are not given, since templates make control tokens of
   // them ('<|' + role + '|>'): the caller lets no others pass than those that there are.
   std::vector<std::pair<size_t, size_t>> given{};
+  std::vector<std::string> missing{};  // variables that the template asked for and was not given
   size_t steps = 0;
 };
 

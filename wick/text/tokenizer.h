@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,7 +36,7 @@ struct TokenizerArrays {
   std::optional<int64_t> bos_token_id, eos_token_id, unknown_token_id, padding_token_id;
   std::optional<int64_t> eot_token_id, eom_token_id;  // end of turn, of message: both stop an answer as eos does
   std::optional<bool> add_bos_token, add_eos_token, add_space_prefix;
-  std::string chat_template;
+  std::map<std::string, std::string> chat_templates;  // by name; "default" is `tokenizer.chat_template`
 };
 
 // A stretch of text. Control tokens ("<s>", "<|im_end|>") count only where they are spelt out in a part with
@@ -43,6 +44,16 @@ struct TokenizerArrays {
 struct TextPart {
   std::string_view text;
   bool parse_special = false;
+};
+
+// A place in the text of all parts, in bytes, and the tokens before it.
+struct TextMark {
+  size_t byte = 0;         // given
+  size_t tokens = 0;       // that end at the place or before it
+  bool is_inside = false;  // the next token began before the place
+
+  // The tokens that stand for a byte of [start, end), if that is not empty, are those from start.tokens up to here.
+  size_t end() const { return tokens + (is_inside ? 1 : 0); }
 };
 
 // The kind of ids before a text that is encoded by itself, which decides whether a space is put before it.
@@ -64,9 +75,10 @@ class Tokenizer {
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
   // Loads a transformers folder: tokenizer.json, else tokenizer.model; beside it, if they are there,
-  // tokenizer_config.json, special_tokens_map.json, generation_config.json and chat_template.jinja. Throws Error naming
-  // the file, also for a component that is not supported. `with_scores`: arrays() of a tokenizer.json has the scores of
-  // the tokenizer.model beside it, where their pieces are the same; merges cannot always be written as scores.
+  // tokenizer_config.json, special_tokens_map.json, generation_config.json, chat_template.jinja and
+  // additional_chat_templates/NAME.jinja. Throws Error naming the file, also for a component that is not supported.
+  // `with_scores`: arrays() of a tokenizer.json has the scores of the tokenizer.model beside it, where their pieces are
+  // the same; merges cannot always be written as scores.
   static Tokenizer load(const std::filesystem::path& folder, bool with_scores = false);
   // `source` names the GGUF file in messages.
   static Tokenizer from_arrays(const TokenizerArrays& arrays, const std::string& source);
@@ -76,6 +88,9 @@ class Tokenizer {
   std::vector<int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   // Encodes the parts as one text: words and merges cross their borders. options.parse_special is ignored.
   std::vector<int64_t> encode(std::span<const TextPart> parts, const EncodeOptions& options = {}) const;
+  // The same, and fills the marks, which are in order of their bytes. options.add_special is false.
+  std::vector<int64_t> encode(std::span<const TextPart> parts, const EncodeOptions& options,
+                              std::span<TextMark> marks) const;
 
   // Returns valid UTF-8: bytes that form no character are U+FFFD. Ids without a token (models often have more rows than
   // their tokenizer) give nothing; negative ones and those from kMaxTokens on throw Error.
@@ -91,7 +106,10 @@ class Tokenizer {
   std::optional<int64_t> bos_id() const, eos_id() const;
   const std::vector<int64_t>& stop_ids() const;  // any of these ends an answer: eos, end of turn
 
-  const std::string& chat_template() const;  // Jinja, empty if the files have none (text/chat.h)
+  // Chat templates in Jinja by their names (text/chat.h): "default", "tool_use", ...; empty if the files have none.
+  const std::map<std::string, std::string>& chat_templates() const;
+  // Texts of special tokens by transformers' names: "bos_token", "eos_token", "unk_token", "pad_token", ...
+  const std::map<std::string, std::string>& special_texts() const;
 
   // The tokenizer as a GGUF file holds it, with one token for each of the `rows` of the model's table. Throws Error if
   // GGUF cannot express it: more tokens than rows, SentencePiece merges that no scores give, a way of cutting words

@@ -89,6 +89,13 @@ void read_special_ids(TokenizerSpec& spec, const TokenizerArrays& arrays, bool a
   spec.bos = checked(arrays.bos_token_id, "bos_token_id");
   spec.eos = checked(arrays.eos_token_id, "eos_token_id");
   spec.unknown = checked(arrays.unknown_token_id, "unknown_token_id");
+  const std::pair<const char*, std::optional<int64_t>> texts[] = {
+      {"bos_token", spec.bos},
+      {"eos_token", spec.eos},
+      {"unk_token", spec.unknown},
+      {"pad_token", checked(arrays.padding_token_id, "padding_token_id")}};
+  for (const auto& [name, id] : texts)
+    if (id) spec.special_texts[name] = spec.tokens[size_t(*id)].text;
   if (spec.eos) spec.stops.push_back(*spec.eos);
   if (const auto eot = checked(arrays.eot_token_id, "eot_token_id")) spec.stops.push_back(*eot);
   if (const auto eom = checked(arrays.eom_token_id, "eom_token_id")) spec.stops.push_back(*eom);
@@ -166,7 +173,8 @@ std::vector<float> scores_of_merges(const TokenizerSpec& spec) {
 TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& source) {
   TokenizerSpec spec;
   spec.source = source;
-  spec.chat_template = arrays.chat_template;
+  for (const auto& [name, text] : arrays.chat_templates)
+    add_chat_template(spec, name, text, source + ": chat template " + quote(name));
   bool add_bos = true;
   if (arrays.model == "llama") {
     spec.by_scores = true;
@@ -224,7 +232,12 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
   }
   arrays.bos_token_id = spec.bos;
   arrays.eos_token_id = spec.eos;
-  arrays.unknown_token_id = spec.unknown;
+  const auto special = [&](const char* name) -> std::optional<int64_t> {
+    const auto found = spec.special_texts.find(name);
+    return found == spec.special_texts.end() ? std::nullopt : find_token(spec, found->second);
+  };
+  arrays.unknown_token_id = spec.unknown ? spec.unknown : special("unk_token");
+  arrays.padding_token_id = special("pad_token");
   for (const int64_t stop : spec.stops) {
     if (stop == spec.eos) continue;
     auto& key = arrays.eot_token_id ? arrays.eom_token_id : arrays.eot_token_id;
@@ -232,7 +245,7 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
   }
   arrays.add_bos_token = spec.bos && std::find(spec.before.begin(), spec.before.end(), *spec.bos) != spec.before.end();
   arrays.add_eos_token = spec.eos && std::find(spec.after.begin(), spec.after.end(), *spec.eos) != spec.after.end();
-  arrays.chat_template = spec.chat_template;
+  arrays.chat_templates = spec.chat_templates;
   return arrays;
 }
 

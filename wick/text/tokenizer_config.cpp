@@ -8,6 +8,7 @@
 #include "wick/io/json.h"
 #include "wick/io/quote.h"
 #include "wick/text/tokenizer_spec.h"
+#include "wick/text/unicode.h"
 
 namespace wick {
 namespace {
@@ -15,22 +16,105 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTemplateBytes = size_t{1} << 20;
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 Json read_if_there(const fs::path& path) {
   return fs::exists(path) ? as_object(read_json(path), path.string()) : Json::object();
 }
 
-// A special token is written as a string, or as an object that holds it as `content`.
-std::optional<int64_t> special_id(const TokenizerSpec& spec, const Json& json, const char* key, const fs::path& path) {
-  const Json* found = find_member(json, key);
-  if (!found) return std::nullopt;
-  const std::string where = path.string() + ": " + key;
-  const auto text = found->is_object() ? get<std::string>(*found, "content", where) : as<std::string>(*found, where);
-  const auto id = find_token(spec, text);
-  check(id.has_value(), "{}: {} is not a token of {}", where, quote(text), spec.source);
-  return id;
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));  // a link that leads nowhere, too
 }
+
+bool is_named(std::string_view key) {
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+    if (key == name) return true;
+  return false;
+}
+
+// Special tokens that a tokenizer_class of transformers has where the files do not name them.
+struct ClassTokens {
+  const char* start;  // of the class's name
+  std::vector<std::pair<const char*, const char*>> texts;
+};
+const std::vector<ClassTokens>& class_tokens() {
+  static const std::vector<ClassTokens> all{
+      {"Llama", {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+      {"CodeLlama", {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}},
+      {"Qwen2", {{"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}, {"pad_token", "<|endoftext|>"}}},
+      {"GPT2", {{"bos_token", "<|endoftext|>"}, {"eos_token", "<|endoftext|>"}, {"unk_token", "<|endoftext|>"}}},
+  };
+  return all;
+}
+
+std::string tokenizer_class(const Json& config) {
+  const auto found = config.find("tokenizer_class");
+  return found != config.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// transformers' special_tokens_map, of a tokenizer_config.json and a special_tokens_map.json, whose keys win; but the
+// latter is not read if the former has added_tokens_decoder.
+class SpecialTokens {
+ public:
+  SpecialTokens(const TokenizerSpec& spec, const Json& config, const fs::path& path, const Json& map,
+                const fs::path& map_path)
+      : spec_(spec) {
+    read_file_of(config, path.string());
+    if (!config.contains("added_tokens_decoder")) read_file_of(map, map_path.string());
+    const std::string kind = tokenizer_class(config);
+    for (const ClassTokens& tokens : class_tokens())
+      if (kind.starts_with(tokens.start))
+        for (const auto& [key, text] : tokens.texts) set_if_unnamed(key, find_token(spec, text));
+    set_if_unnamed("bos_token", spec.bos);
+    set_if_unnamed("eos_token", spec.eos);
+    if (spec.by_scores) set_if_unnamed("unk_token", spec.unknown);
+  }
+
+  std::optional<int64_t> id(const std::string& key) const {
+    const auto found = all_.find(key);
+    if (found == all_.end() || !found->second.text) return std::nullopt;
+    const auto id = find_token(spec_, *found->second.text);
+    check(id.has_value(), "{}: {} is not a token of {}", found->second.where, quote(*found->second.text), spec_.source);
+    return id;
+  }
+  std::map<std::string, std::string> texts() const {
+    std::map<std::string, std::string> texts;
+    for (const auto& [key, entry] : all_)
+      if (entry.text) texts[key] = *entry.text;
+    return texts;
+  }
+
+ private:
+  struct Entry {
+    std::optional<std::string> text;  // none: null, which is an answer too
+    std::string where;
+  };
+
+  // Keys that end with "_token", and those of extra_special_tokens if that is an object. Lists have no names.
+  void read_file_of(const Json& json, const std::string& file) {
+    for (const auto& [key, value] : json.items()) {
+      if (is_named(key) || (key.ends_with("_token") && (value.is_string() || value.is_object())))
+        set(key, value, file + ": " + key);
+      if ((key == "extra_special_tokens" || key == "model_specific_special_tokens") && value.is_object())
+        for (const auto& [name, text] : value.items()) set(name, text, file + ": " + key + "." + name);
+    }
+  }
+  // A special token is written as a string, or as an object that holds it as `content`.
+  void set(const std::string& key, const Json& value, const std::string& where) {
+    Entry& entry = all_[key] = {std::nullopt, where};
+    if (value.is_object())
+      entry.text = get<std::string>(value, "content", where);
+    else if (!value.is_null())
+      entry.text = as<std::string>(value, where);
+  }
+  void set_if_unnamed(const char* key, std::optional<int64_t> id) {
+    if (id && !all_.contains(key)) all_[key] = {spec_.tokens[size_t(*id)].text, spec_.source};
+  }
+
+  const TokenizerSpec& spec_;
+  std::map<std::string, Entry> all_;
+};
 
 void read_added_tokens_decoder(TokenizerSpec& spec, const Json& config, const fs::path& path) {
   const auto found = config.find("added_tokens_decoder");
@@ -46,9 +130,7 @@ void read_added_tokens_decoder(TokenizerSpec& spec, const Json& config, const fs
 
 // Follows transformers' Llama tokenizers; other classes leave it to tokenizer.json's post_processor.
 void read_add_bos(TokenizerSpec& spec, const Json& config, const fs::path& path, bool is_sentencepiece) {
-  const auto kind = config.contains("tokenizer_class") && config["tokenizer_class"].is_string()
-                        ? config["tokenizer_class"].get<std::string>()
-                        : "";
+  const std::string kind = tokenizer_class(config);
   if (!is_sentencepiece && !kind.starts_with("Llama") && !kind.starts_with("CodeLlama")) return;
   const auto wants = [&](const char* key, bool otherwise) {
     const Json* found = find_member(config, key);
@@ -71,35 +153,48 @@ void read_generation_config(TokenizerSpec& spec, const fs::path& path) {
   }
 }
 
-// A single template, or several with names, of which "default" counts.
-std::string read_chat_template(const Json& config, const fs::path& folder) {
-  const fs::path file = folder / "chat_template.jinja";
-  if (fs::exists(file)) return read_file(file, kMaxTemplateBytes);
+// chat_template.jinja, and additional_chat_templates/NAME.jinja.
+void read_template_files(TokenizerSpec& spec, const fs::path& folder) {
+  const auto read = [&](const std::string& name, const fs::path& file) {
+    add_chat_template(spec, name, read_file(file, kMaxTemplateBytes), file.string());
+  };
+  if (const fs::path file = folder / "chat_template.jinja"; is_there(file)) read("default", file);
+  const fs::path more = folder / "additional_chat_templates";
+  if (!is_there(more)) return;
+  std::error_code error;
+  fs::directory_iterator each(more, error);
+  for (; !error && each != fs::directory_iterator(); each.increment(error)) {
+    const fs::path& file = each->path();
+    if (file.extension() == ".jinja") read(file.stem().string(), file);
+  }
+  check(!error, "{}: expected a folder of chat templates, found none that can be read ({})", more.string(),
+        error.message());
+}
+
+// A single template, or a list of them with names.
+void read_config_templates(TokenizerSpec& spec, const Json& config, const fs::path& path) {
   const Json* found = find_member(config, "chat_template");
-  if (!found) return "";
-  const std::string where = (folder / "tokenizer_config.json").string() + ": chat_template";
-  if (!found->is_array()) return as<std::string>(*found, where);
-  for (const Json& named : *found)
-    if (get<std::string>(named, "name", where) == "default") return get<std::string>(named, "template", where);
-  return "";
+  if (!found) return;
+  const std::string where = path.string() + ": chat_template";
+  if (found->is_string()) return add_chat_template(spec, "default", found->get<std::string>(), where);
+  for (const Json& named : as_list(*found, where, "a string, or a list of templates with names"))
+    add_chat_template(spec, get<std::string>(named, "name", where), get<std::string>(named, "template", where), where);
 }
 
 void read_config(TokenizerSpec& spec, const fs::path& folder, bool is_sentencepiece) {
   const fs::path path = folder / "tokenizer_config.json", map_path = folder / "special_tokens_map.json";
   const Json config = read_if_there(path), map = read_if_there(map_path);
   read_added_tokens_decoder(spec, config, path);
-  const auto special = [&](const char* key, std::optional<int64_t> otherwise) {
-    if (const auto id = special_id(spec, config, key, path)) return id;
-    if (const auto id = config.contains(key) ? std::nullopt : special_id(spec, map, key, map_path)) return id;
-    return otherwise;
-  };
-  spec.bos = special("bos_token", spec.bos);
-  spec.eos = special("eos_token", spec.eos);
+  const SpecialTokens special(spec, config, path, map, map_path);
+  spec.special_texts = special.texts();
+  const auto bos = special.id("bos_token"), eos = special.id("eos_token");
+  spec.bos = bos, spec.eos = eos;
   read_add_bos(spec, config, path, is_sentencepiece);
   spec.stops.clear();
   if (spec.eos) spec.stops.push_back(*spec.eos);
   read_generation_config(spec, folder / "generation_config.json");
-  spec.chat_template = read_chat_template(config, folder);
+  read_template_files(spec, folder);
+  if (spec.chat_templates.empty()) read_config_templates(spec, config, path);
 }
 
 // Reads the scores of the tokenizer.model from which the tokenizer.json was made.
@@ -126,6 +221,19 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder, bool with_scores) {
   read_config(spec, folder, !is_json);
   complete_stops(spec);
   return spec;
+}
+
+void add_chat_template(TokenizerSpec& spec, const std::string& name, std::string text, const std::string& where) {
+  constexpr size_t kMaxTemplates = 64;
+  check(!name.empty(), "{}: expected a chat template with a name, found an empty name", where);
+  check(text.size() <= kMaxTemplateBytes, "{}: expected a chat template of at most {} bytes, found {}", where,
+        kMaxTemplateBytes, text.size());
+  const size_t invalid = invalid_utf8(text);
+  check(invalid == text.npos, "{}: expected UTF-8, found an invalid byte at {}; save it as UTF-8", where, invalid);
+  check(spec.chat_templates.emplace(name, std::move(text)).second, "{}: expected each name once, found {} twice", where,
+        quote(name));
+  check(spec.chat_templates.size() <= kMaxTemplates, "{}: expected at most {} chat templates, found more", where,
+        kMaxTemplates);
 }
 
 void complete_stops(TokenizerSpec& spec) {

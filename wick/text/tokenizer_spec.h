@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -19,6 +20,7 @@
 namespace wick {
 
 inline constexpr int64_t kMaxTokens = 1 << 20;
+inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 inline constexpr std::string_view kSpacePiece = "\u2581";  // SentencePiece's space
 
 // SentencePiece's numbers, and GGUF's.
@@ -67,6 +69,12 @@ struct MergeRule {
 
 enum class TokenizerModel { kBpe, kUnigram };
 
+// A token of a word, and its bytes there.
+struct WordToken {
+  int64_t id;
+  size_t start, end;
+};
+
 struct TokenizerSpec {
   std::string source;  // the file, for messages
   std::vector<Token> tokens;
@@ -98,7 +106,7 @@ struct TokenizerSpec {
   bool strips_leading_space = false;   // decoding
   std::optional<int64_t> bos, eos;
   std::vector<int64_t> stops;
-  std::string chat_template;
+  std::map<std::string, std::string> chat_templates, special_texts;  // as Tokenizer has them
 };
 
 // Readers. They check ids, sizes and UTF-8; Error names the file, also where the model is not the one that is wanted.
@@ -122,6 +130,8 @@ std::pair<std::string, std::string> merge_of_json(const nlohmann::json& merge, c
 bool is_byte_name(std::string_view text);
 // The id of the token that is spelt so in the file.
 std::optional<int64_t> find_token(const TokenizerSpec& spec, std::string_view text);
+// Adds a chat template whose name is not there yet, valid UTF-8 of at most kMaxTemplateBytes. `where` stands in errors.
+void add_chat_template(TokenizerSpec& spec, const std::string& name, std::string text, const std::string& where);
 // Adds to spec.stops the control tokens that end a turn or a text by their well-known names, and sorts it.
 void complete_stops(TokenizerSpec& spec);
 

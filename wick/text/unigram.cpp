@@ -30,7 +30,7 @@ Unigram::Unigram(const TokenizerSpec& spec) : sums_in_f32_(spec.sums_in_f32) {
   pieces_ = TokenMatcher(std::move(pieces));
 }
 
-void Unigram::encode(std::string_view text, std::vector<int64_t>& ids) const {
+void Unigram::encode(std::string_view text, std::vector<WordToken>& tokens) const {
   constexpr int64_t kNone = -1;
   struct Node {  // the best way to cut the text up to some place: its score, its last piece and where that starts
     double score = 0;
@@ -54,12 +54,15 @@ void Unigram::encode(std::string_view text, std::vector<int64_t>& ids) const {
     if (!is_known) offer(at, at + character, unknown_, unknown_score_);
     at += character;
   }
-  const size_t first = ids.size();
+  const size_t first = tokens.size();
   for (size_t end = text.size(); end > 0; end = size_t(best[end].start)) {
-    const int32_t id = best[end].id;
-    if (id != unknown_ || ids.size() == first || ids.back() != unknown_) ids.push_back(id);
+    const auto [_, start, id] = best[end];
+    if (id == unknown_ && tokens.size() > first && tokens.back().id == unknown_)
+      tokens.back().start = size_t(start);
+    else
+      tokens.push_back({id, size_t(start), end});
   }
-  std::reverse(ids.begin() + ptrdiff_t(first), ids.end());
+  std::reverse(tokens.begin() + ptrdiff_t(first), tokens.end());
 }
 
 }  // namespace wick

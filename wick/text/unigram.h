@@ -15,9 +15,10 @@ class Unigram {
   // Throws Error that names the file if there is no unknown token, or two pieces are spelt alike.
   explicit Unigram(const TokenizerSpec& spec);
 
-  // `text` is UTF-8. A character without a piece of its own may become the unknown token, for ten less than the lowest
-  // score; neighbouring unknown tokens are one. O(n) for n bytes and pieces of bounded length.
-  void encode(std::string_view text, std::vector<int64_t>& ids) const;
+  // Appends the tokens of `text`, which is UTF-8. A character without a piece of its own may become the unknown token,
+  // for ten less than the lowest score; neighbouring unknown tokens are one. O(n) for n bytes and pieces of bounded
+  // length.
+  void encode(std::string_view text, std::vector<WordToken>& tokens) const;
 
  private:
   TokenMatcher pieces_;  // values are ids

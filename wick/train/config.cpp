@@ -429,8 +429,17 @@ std::vector<TrainOption> listed_options() {
   add("no_packing", Subject::text, &C::no_packing,
       "A row holds one document, and is as long as the longest of its batch", {.kind = ModelKind::text});
   add("chat_template", Subject::text, &C::chat_template,
-      "Of chats: the model's own, or llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3",
-      {.kind = ModelKind::text, .item = "NAME"});
+      "How conversations become text: the model's own template; one of its names, or of llama2, llama3, mistral-v1, "
+      "mistral-v3, mistral-tekken, chatml, qwen3; or a file of Jinja",
+      {.kind = ModelKind::text, .item = "NAME|FILE"});
+  add("chat_template_kwargs", Subject::text, &C::chat_template_kwargs,
+      "Variables of the chat template, as a JSON object: '{\"enable_thinking\": false}'",
+      {.kind = ModelKind::text, .item = "JSON"});
+  add("template_date", Subject::text, &C::template_date,
+      "The date that a chat template tells, if it tells one: 2026-11-27, or 2026-11-27T13:04:05 [when the run begins]",
+      {.kind = ModelKind::text, .item = "DATE"});
+  add("train_turns", Subject::text, &C::train_turns, "The assistant's messages of a conversation that are learnt",
+      {.kind = ModelKind::text});
   add("seed", Subject::steps, &C::seed, "Seed of all random numbers",
       {.max = double(std::numeric_limits<int64_t>::max())});
   add("dtype", Subject::memory, &C::dtype,

@@ -18,6 +18,7 @@
 #include "wick/nn/glob.h"
 #include "wick/pipelines/known_models.h"
 #include "wick/pipelines/process.h"
+#include "wick/text/train_turns.h"
 #include "wick/train/objective.h"
 
 namespace wick {
@@ -39,6 +40,7 @@ constexpr std::string_view names_of(OptimizerKind) {
   return "adamw|adamw8bit|lion|lion8bit|adafactor|prodigy|schedule-free";
 }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
+constexpr std::string_view names_of(TrainTurns) { return "all|last"; }
 constexpr std::string_view names_of(Quantize) {
   return "none|fp8|fp8-block|int8|nf4|nf4-double|q8_0|q6_k|q5_k|q4_k|q4_0";
 }
@@ -136,7 +138,9 @@ struct TrainConfig {
   int64_t sequence_length = 0;  // 0: 2048, or the model's positions
   LongDocuments long_documents = LongDocuments::error;
   bool no_packing = false;
-  std::string chat_template = "auto";  // the model's own, or a name
+  std::string chat_template = "auto";               // the model's own, a name, or a file
+  std::string chat_template_kwargs, template_date;  // as ChatOptions has them
+  TrainTurns train_turns = TrainTurns::all;
   std::vector<std::string> val;
   int64_t val_every = 0;  // 0: when something is saved
 
@@ -188,14 +192,15 @@ inline constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kInteg
                                   kStepsOrShare = "STEPS";
 
 struct TrainOption {
-  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
-                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*,
-                              std::vector<int64_t> TrainConfig::*, TrainMode TrainConfig::*, AdapterKind TrainConfig::*,
-                              LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
-                              Quantize TrainConfig::*, TimestepKind TrainConfig::*, PredictionSetting TrainConfig::*,
-                              LossType TrainConfig::*, HuberSchedule TrainConfig::*, WeightingScheme TrainConfig::*,
-                              OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*, StepsOrShare TrainConfig::*,
-                              ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
+                   std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
+                   TrainMode TrainConfig::*, AdapterKind TrainConfig::*, LrSchedule TrainConfig::*,
+                   DType TrainConfig::*, LongDocuments TrainConfig::*, TrainTurns TrainConfig::*,
+                   Quantize TrainConfig::*, TimestepKind TrainConfig::*, PredictionSetting TrainConfig::*,
+                   LossType TrainConfig::*, HuberSchedule TrainConfig::*, WeightingScheme TrainConfig::*,
+                   OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*, StepsOrShare TrainConfig::*,
+                   ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
 
   std::string_view key;
   Subject subject;

@@ -158,7 +158,7 @@ class TextJob final : public Job {
  public:
   TextJob(const TrainConfig& config, const fs::path& model, const Progress& progress) : config_(config), model_(model) {
     check_kind(config, ModelKind::text);
-    const TextEncoder encoder(model, config.chat_template);
+    const TextEncoder encoder(model, text_reading(config));
     const int64_t length = sequence_length(config, LlamaConfig::read(model));
     train_ = TextDataset::read(config.dataset, encoder, length, config.long_documents, progress);
     if (!config.val.empty())
@@ -166,6 +166,7 @@ class TextJob final : public Job {
     // All of a small data set may fit in less than a row.
     row_length_ = config.no_packing ? 0 : std::min(length, train_.tokens);
     has_end_ = encoder.has_end();
+    if (train_.conversations > 0) chat_template_ = encoder.chat_template()->jinja();
     if (!config.sample_prompts.empty()) TextPreviews(config, model, train_.conversations > 0);  // are understood
   }
 
@@ -198,6 +199,8 @@ class TextJob final : public Job {
   }
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
+  std::string chat_template() const override { return chat_template_; }
+  bool tells_time() const override { return chat_template_.find("strftime_now") != std::string::npos; }
 
   std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress&,
                              Ranks&) const override {
@@ -205,7 +208,8 @@ class TextJob final : public Job {
                           {.train = &train_,
                            .validation = config_.val.empty() ? nullptr : &validation_,
                            .row_length = row_length_,
-                           .order = order()},
+                           .order = order(),
+                           .chat_template = chat_template_},
                           block_schedule);
   }
 
@@ -230,6 +234,7 @@ class TextJob final : public Job {
   fs::path model_;
   TextDataset train_, validation_;
   int64_t row_length_ = 0;
+  std::string chat_template_;
   bool has_end_ = true;
 };
 

@@ -147,7 +147,7 @@ ImageTexts PicturePreviews::texts_of(const ImageRequest& request) const {
 }
 
 TextPreviews::TextPreviews(const TrainConfig& config, const std::filesystem::path& model, bool is_chat)
-    : encoder_(model, config.chat_template) {
+    : encoder_(model, text_reading(config)) {
   const int64_t positions = LlamaConfig::read(model).positions;
   for (const SamplePrompt& prompt : text_prompts(config)) {
     TextRequest request{.prompt = encoder_.prompt(prompt.prompt, is_chat),

@@ -64,75 +64,99 @@ std::string short_name(const std::string& file, const std::vector<DataFile>& oth
 
 }  // namespace
 
+TextReading text_reading(const TrainConfig& config) {
+  const std::vector<LoraFile> from =
+      config.from.empty() ? std::vector<LoraFile>() : std::vector<LoraFile>{{.path = config.from}};
+  return {.chat = {.name = chat_template_of(config.chat_template, from),
+                   .date = config.template_date,
+                   .variables = config.chat_template_kwargs},
+          .turns = config.train_turns};
+}
+
 int64_t TextDocument::counted() const { return std::count(counts.begin(), counts.end(), true); }
 
-TextEncoder::TextEncoder(const std::filesystem::path& model, const std::string& chat_template)
-    : model_(model.string()), tokenizer_(load_tokenizer(model)) {
+TextEncoder::TextEncoder(const std::filesystem::path& model, const TextReading& reading)
+    : model_(model.string()), turns_(reading.turns), tokenizer_(load_tokenizer(model)) {
   const LlamaConfig config = LlamaConfig::read(model);
   end_ = tokenizer_.eos_id();
   if (!end_ && !config.eos_ids.empty()) end_ = config.eos_ids.front();
   vocabulary_ = config.vocab;
   try {
-    template_ = ChatTemplate::of(tokenizer_, chat_template, model_);
+    template_.emplace(tokenizer_, reading.chat, model_);
   } catch (const Error& e) {
-    if (chat_template != ChatTemplate::kAuto) throw;
+    if (reading.chat.name != ChatOptions::kAuto || dynamic_cast<const UsageError*>(&e)) throw;
     no_template_ = e.what();
   }
 }
 
-TextDocument TextEncoder::encode(std::string_view line, const std::string& where) const {
+std::vector<TextDocument> TextEncoder::encode(std::string_view line, const std::string& where) const {
   const TextLine parsed = parse_text_line(line, where);
-  TextDocument document;
-  if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&parsed)) {
+  std::vector<TextDocument> documents;
+  if (const auto* conversation = std::get_if<Conversation>(&parsed)) {
     try {
-      document = chat(*messages);
+      documents = chat(*conversation);
     } catch (const Error& e) {
       fail("{}: {}", where, e.what());
     }
   } else if (const auto* pair = std::get_if<TextCompletion>(&parsed)) {
-    document = completion(pair->prompt, pair->completion);
+    documents.push_back(completion(pair->prompt, pair->completion));
   } else {
-    document = text(std::get<std::string>(parsed));
-    check(document.size() > 0, "{}: the text is empty", where);
+    documents.push_back(text(std::get<std::string>(parsed)));
+    check(documents.front().size() > 0, "{}: the text is empty", where);
   }
-  for (const int64_t id : document.ids)
-    check(id < vocabulary_, "{}: the tokenizer gives the id {}, but the model has {}", where, id,
-          count_of(vocabulary_, "token"));
-  if (!document.counts.empty()) document.counts.front() = false;
-  return document;
+  for (TextDocument& document : documents) {
+    for (const int64_t id : document.ids)
+      check(id < vocabulary_, "{}: the tokenizer gives the id {}, but the model has {}", where, id,
+            count_of(vocabulary_, "token"));
+    if (!document.counts.empty()) document.counts.front() = false;
+  }
+  return documents;
 }
 
-TextDocument TextEncoder::chat(const std::vector<ChatMessage>& messages) const {
+std::vector<TextDocument> TextEncoder::chat(const Conversation& conversation) const {
   check(template_.has_value(), "{}", no_template_);
-  check(std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role == "assistant"; }),
-        "expected a message of the role \"assistant\" to learn from, found none");
-  ChatIds chat = template_->encode(tokenizer_, messages, {.add_generation_prompt = false});
-  return {std::move(chat.ids), std::move(chat.is_reply), /*is_conversation=*/true};
+  template_->check_takes(conversation);
+  std::vector<TextDocument> documents;
+  for (ChatRow& row : template_->rows(conversation, turns_))
+    documents.push_back({std::move(row.ids), std::move(row.counts), /*is_conversation=*/true});
+  return documents;
 }
 
 std::vector<int64_t> TextEncoder::prompt(const std::string& text, bool is_message) const {
   if (!is_message || !template_) return opening(text);
-  const ChatMessage message{"user", text};
-  return template_->encode(tokenizer_, {&message, 1}).ids;
+  Conversation conversation;
+  conversation.say("user", text);
+  return template_->prompt(conversation);
 }
 
 // The ids before a text, and the text's; without those that some tokenizers put behind it.
 std::vector<int64_t> TextEncoder::opening(const std::string& text) const {
-  std::vector<int64_t> ids = tokenizer_.encode(text);
-  if (!ids.empty() && ids.back() == tokenizer_.eos_id()) ids.pop_back();
+  const std::vector<int64_t> plain = tokenizer_.encode(text, {.add_special = false, .parse_special = true});
+  if (!plain.empty() && plain.front() == tokenizer_.bos_id()) return plain;
+  std::vector<int64_t> ids = tokenizer_.encode(text, {.parse_special = true});
+  const bool has_end = !std::equal(plain.rbegin(), plain.rend(), ids.rbegin());
+  if (has_end) ids.pop_back();
   return ids;
+}
+
+// Whether a control token stands at the end of a text, before white space alone.
+bool TextEncoder::is_ended(const std::string& text) const {
+  const std::string kept = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  const std::vector<int64_t> ids = tokenizer_.encode(kept, {.add_special = false, .parse_special = true});
+  return !ids.empty() && tokenizer_.is_control(ids.back());
 }
 
 // The prompt's ids are those of the prompt alone, as when an answer to it is generated.
 TextDocument TextEncoder::completion(const std::string& prompt, const std::string& completion) const {
   TextDocument document{opening(prompt), {}};
   document.counts.resize(document.ids.size(), false);
-  const Preceding preceding = document.ids.empty() ? Preceding::kNothing
-                              : prompt.empty()     ? Preceding::kControl
-                                                   : Preceding::kText;
-  for (const int64_t id : tokenizer_.encode(completion, {.add_special = false, .preceding = preceding}))
+  const Preceding preceding = document.ids.empty()                         ? Preceding::kNothing
+                              : tokenizer_.is_control(document.ids.back()) ? Preceding::kControl
+                                                                           : Preceding::kText;
+  for (const int64_t id :
+       tokenizer_.encode(completion, {.add_special = false, .parse_special = true, .preceding = preceding}))
     document.ids.push_back(id);
-  if (end_) document.ids.push_back(*end_);
+  if (end_ && !is_ended(completion)) document.ids.push_back(*end_);
   document.counts.resize(document.ids.size(), true);
   return document;
 }
@@ -140,7 +164,7 @@ TextDocument TextEncoder::completion(const std::string& prompt, const std::strin
 TextDocument TextEncoder::text(const std::string& text) const {
   if (text.empty()) return {};
   TextDocument document{opening(text), {}};
-  if (end_) document.ids.push_back(*end_);
+  if (end_ && !is_ended(text)) document.ids.push_back(*end_);
   document.counts.resize(document.ids.size(), true);
   return document;
 }
@@ -158,9 +182,10 @@ TextDataset TextDataset::read(const std::vector<std::string>& files, const TextE
       if (progress && number % kReported == 0) progress("Reading text, KiB", done >> 10, file.size() >> 10);
       if (line.find_first_not_of(" \t\r") == line.npos) return;
       const std::string where = fmt::format("{}: line {}", path, number);
-      TextDocument document;
-      faults.collect([&] { document = encoder.encode(line, where); });
-      if (faults.empty()) dataset.add(std::move(document), sequence_length, long_documents, where);
+      std::vector<TextDocument> documents;
+      faults.collect([&] { documents = encoder.encode(line, where); });
+      if (!faults.empty()) return;
+      for (TextDocument& document : documents) dataset.add(std::move(document), sequence_length, long_documents, where);
     });
     dataset.files.push_back({short_name(path, dataset.files), file_hash});
     if (faults.empty())

@@ -2,6 +2,10 @@
 //
 // The loss counts the model's part: an assistant's turns with the tokens that end them, a completion with its end of
 // text, and everything in plain text. The first token of a document never counts, since nothing predicts it.
+//
+// Control tokens are read in texts, prompts and completions, so that a text that a chat template made has its ids: a
+// token that begins texts is not put before one that has it, nor one that ends texts behind one that ends with a
+// control token.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,14 @@
 
 namespace wick {
 
+// How text becomes ids to learn from.
+struct TextReading {
+  ChatOptions chat;
+  TrainTurns turns = TrainTurns::all;
+};
+
+TextReading text_reading(const TrainConfig& config);
+
 struct TextDocument {
   std::vector<int64_t> ids;
   std::vector<bool> counts;      // for each id: whether it counts in the loss
@@ -30,25 +42,28 @@ struct TextDocument {
 // Turns lines into documents, by a model's own files.
 class TextEncoder {
  public:
-  // The tokenizer and the config of a transformers folder or a GGUF file; with a chat template by name, or its own.
-  explicit TextEncoder(const std::filesystem::path& model, const std::string& chat_template = ChatTemplate::kAuto);
+  // The tokenizer and the config of a transformers folder or a GGUF file.
+  explicit TextEncoder(const std::filesystem::path& model, const TextReading& reading = {});
 
-  // Throws Error: "`where`: expected …, found …".
-  TextDocument encode(std::string_view line, const std::string& where) const;
+  // A document; of a conversation maybe one for each answer. Throws Error: "`where`: expected …, found …".
+  std::vector<TextDocument> encode(std::string_view line, const std::string& where) const;
   // A text to go on from: as a document begins, or the message of a user that is to be answered.
   std::vector<int64_t> prompt(const std::string& text, bool is_message) const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
-  bool has_end() const { return end_.has_value(); }  // a token that ends a text
+  bool has_end() const { return end_.has_value(); }                                        // a token that ends a text
+  const ChatTemplate* chat_template() const { return template_ ? &*template_ : nullptr; }  // null: the model has none
 
  private:
-  TextDocument chat(const std::vector<ChatMessage>& messages) const;
+  std::vector<TextDocument> chat(const Conversation& conversation) const;
   TextDocument completion(const std::string& prompt, const std::string& completion) const;
   TextDocument text(const std::string& text) const;
   std::vector<int64_t> opening(const std::string& text) const;
+  bool is_ended(const std::string& text) const;
 
   std::string model_;
+  TrainTurns turns_;
   Tokenizer tokenizer_;
-  std::optional<ChatTemplate> template_;  // none if the model has none that Wick knows:
+  std::optional<ChatTemplate> template_;  // none if the model has none that can be run:
   std::string no_template_;               // why there is none
   std::optional<int64_t> end_;
   int64_t vocabulary_;

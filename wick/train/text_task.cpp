@@ -7,6 +7,7 @@
 #include "wick/io/gguf.h"
 #include "wick/nn/peft.h"
 #include "wick/pipelines/model_folder.h"
+#include "wick/text/chat.h"
 #include "wick/train/previews.h"
 #include "wick/train/trained.h"
 
@@ -105,12 +106,15 @@ class TextTask final : public Task {
 
   fs::path save(const fs::path& stem, int64_t) override {
     const auto write_lora = [&](const std::map<std::string, Tensor>& tensors) {
-      write_peft(stem, tensors,
-                 {.base_model = config_.model, .dropout = config_.lora_dropout, .layers = llama_.config().layers});
+      PeftExport result{.base_model = config_.model, .dropout = config_.lora_dropout, .layers = llama_.config().layers};
+      if (!data_.chat_template.empty()) result.texts[kChatTemplateFile] = data_.chat_template;
+      write_peft(stem, tensors, result);
       return stem;
     };
     return trained_.save(config_.save_dtype, write_lora, [&](const Weights& weights) {
-      write_language_model(model_, stem, weights, config_.save_dtype);
+      const std::optional<std::string> chat_template =
+          data_.chat_template.empty() ? std::nullopt : std::optional(data_.chat_template);
+      write_language_model(model_, stem, weights, config_.save_dtype, chat_template);
       return stem;
     });
   }

@@ -17,8 +17,10 @@
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/io/sha256.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/pipelines/weight_flags.h"
+#include "wick/text/chat.h"
 #include "wick/train/fault.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
@@ -48,7 +50,9 @@ struct Interrupted {};                                             // before the
 constexpr const char* kStopped = "stopped before the first step";  // of a rank
 
 // Keys of a run's fingerprint, beside its settings.
-constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents";
+constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents",
+                     *kChatTemplate = "the chat template";
+constexpr const char* kTemplateDate = "--template-date";
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -78,8 +82,10 @@ class Run {
   }
 
   RunResult operator()() try {
+    fix_template_date();
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
+    if (!job_->tells_time()) config_.template_date.clear();
     memory_ = least_memory(ranks_, backend_.name(), config_.host_memory, copies_ != nullptr);
     begun_with_ = read_begun();
     if (config_.batch_size == 0) choose_batch();
@@ -138,6 +144,18 @@ class Run {
   template <class F>
   std::string from_first(const F& text) {
     return ranks_.exchange(is_first() ? std::string(text()) : std::string()).front();
+  }
+
+  // The time that a chat template tells: of a run that goes on the one that it began with.
+  void fix_template_date() {
+    if (!config_.template_date.empty() || kind_of(model_) != ModelKind::text) return;
+    config_.template_date = from_first([&]() -> std::string {
+      const std::optional<TrainState> state = config_.resume ? SavedState::glimpse(state_folder()) : std::nullopt;
+      if (!state) return template_date_now();
+      const auto saved = state->fingerprint.find(kTemplateDate);
+      if (saved == state->fingerprint.end() || saved->second.size() < 2) return "";
+      return saved->second.substr(1, saved->second.size() - 2);  // in quotes, as TrainOption::toml() gives it
+    });
   }
 
   // A run keeps the batches of a step on however many ranks it goes on, and one of a version before the order in which
@@ -792,6 +810,7 @@ class Run {
     std::map<std::string, std::string> all = settings_of_bits(config_);
     all[kDataContents] = job_->data_hash();
     all[kModelContents] = model_.fingerprint();
+    if (const std::string jinja = job_->chat_template(); !jinja.empty()) all[kChatTemplate] = sha256_hex(jinja);
     return all;
   }
 

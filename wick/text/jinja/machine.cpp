@@ -282,6 +282,10 @@ Value Machine::lookup(std::string_view name) {
     if (const Value* value = scope->find(name)) return *value;
   }
   if (auto value = global(*this, name)) return *value;
+  if (!missing_.contains(name)) {
+    budget.hold(name.size() + sizeof(std::string));
+    missing_.emplace(name);
+  }
   return undefined(budget, fmt::format("expected a variable {}, found none", quote(name)));
 }
 

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,8 @@ class Machine {
   Marked render(const Block& template_, std::vector<std::pair<std::string_view, Value>> variables);
   const std::vector<std::pair<size_t, size_t>>& generated() const { return generated_; }
   int line() const { return line_; }
+  // The variables that the template asked for and was not given, in the order of the alphabet.
+  const std::set<std::string, std::less<>>& missing() const { return missing_; }
 
  private:
   enum class Flow { on, next, end };
@@ -103,6 +106,7 @@ class Machine {
   size_t root_length_ = 0;  // code points of root_
   size_t buffered_ = 0;     // the memory of what is written and not in root_
   std::vector<std::pair<size_t, size_t>> generated_;
+  std::set<std::string, std::less<>> missing_;
   int depth_ = 0, line_ = 0;
 };
 
