@@ -10,6 +10,17 @@
 namespace wick::jinja {
 namespace {
 
+bool has_one_case(std::string_view text, bool (*is_wanted)(int32_t), bool (*is_other)(int32_t)) {
+  bool found = false;
+  for (size_t at = 0; at < text.size();) {
+    const auto [c, bytes] = code_point_at(text, at);
+    if (is_other(c) || is_titlecase(c)) return false;
+    found |= is_wanted(c);
+    at += bytes;
+  }
+  return found;
+}
+
 utf8proc_category_t category(int32_t c) { return utf8proc_category(c); }
 
 // Whether a character has a case, and whether it is passed over where the context of a capital sigma is looked at
@@ -194,5 +205,8 @@ std::string swap_case(std::string_view text) {
     is_lower(c) ? append_upper(out, c, false) : append_code_point(out, c);
   });
 }
+
+bool is_all_upper(std::string_view text) { return has_one_case(text, is_upper, is_lower); }
+bool is_all_lower(std::string_view text) { return has_one_case(text, is_lower, is_upper); }
 
 }  // namespace wick::jinja

@@ -31,6 +31,10 @@ bool is_printable(int32_t c);  // str.isprintable: repr shows it as itself
 bool is_word(int32_t c);       // \w
 bool is_name_start(int32_t c);
 
+// Whether there are letters with case, all of it this one: str.isupper, str.islower.
+bool is_all_upper(std::string_view text);
+bool is_all_lower(std::string_view text);
+
 // Full case mappings, which may change the number of characters.
 std::string upper_case(std::string_view text);
 std::string python_lower_case(std::string_view text);

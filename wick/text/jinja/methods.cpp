@@ -51,18 +51,10 @@ Value all_method(Machine& machine, const Value& self, const Bound&) {
 bool is_alphanumeric(int32_t c) { return is_letter(c) || is_numeric(c) || is_digit(c); }
 bool is_ascii_character(int32_t c) { return c < 0x80; }
 
-template <bool (*is_wanted)(int32_t), bool (*is_other)(int32_t)>
+template <bool (*has_case)(std::string_view)>
 Value case_method(Machine& machine, const Value& self, const Bound&) {
-  const std::string_view text = self.bytes();
-  machine.budget.characters(text.size());
-  bool found = false;
-  for (size_t at = 0; at < text.size();) {
-    const auto [c, bytes] = code_point_at(text, at);
-    if (is_other(c) || is_titlecase(c)) return false;
-    found |= is_wanted(c);
-    at += bytes;
-  }
-  return found;
+  machine.budget.characters(self.bytes().size());
+  return has_case(self.bytes());
 }
 
 // The part of a text between two indices, as Python takes them.
@@ -299,14 +291,14 @@ constexpr std::array<Method, 41> kStringMethods{
      {"isdecimal", "", all_method<is_decimal>},
      {"isdigit", "", all_method<is_digit>},
      {"isidentifier", "", is_identifier},
-     {"islower", "", case_method<is_lower, is_upper>},
+     {"islower", "", case_method<is_all_lower>},
      {"isnumeric", "", all_method<is_numeric>},
      {"isprintable", "",
       [](Machine& m, const Value& s, const Bound& g) -> Value {
         return s.bytes().empty() ? Value(true) : all_method<is_printable>(m, s, g);
       }},
      {"isspace", "", all_method<is_python_space>},
-     {"isupper", "", case_method<is_upper, is_lower>},
+     {"isupper", "", case_method<is_all_upper>},
      {"join", "iterable", join_method},
      {"ljust", "width fillchar?", justify<'<'>},
      {"lower", "", map_method<python_lower_case>},

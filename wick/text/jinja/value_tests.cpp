@@ -21,19 +21,9 @@ bool is_odd(Machine& machine, const Value& value) {
   return equal(machine, binary(machine, "%", value, int64_t(2)), int64_t(1));
 }
 
-// Whether there are letters with case, all of it this one.
-template <bool (*is_wanted)(int32_t), bool (*is_other)(int32_t)>
+template <bool (*has_case)(std::string_view)>
 bool is_all(Machine& machine, const Value& value) {
-  const String held = str(machine, value);
-  const std::string_view text = held->bytes;
-  bool found = false;
-  for (size_t at = 0; at < text.size();) {
-    const auto [c, bytes] = code_point_at(text, at);
-    if (is_other(c) || is_titlecase(c)) return false;
-    found |= is_wanted(c);
-    at += bytes;
-  }
-  return found;
+  return has_case(str(machine, value)->bytes);
 }
 
 bool is_callable(const Value& value) { return value.is<ObjectRef>() && value.get<ObjectRef>()->is_callable(); }
@@ -63,7 +53,7 @@ constexpr std::array<Test, 21> kTests{
      {"float", [](Machine&, const Value& v) { return v.is<double>(); }},
      {"integer", [](Machine&, const Value& v) { return v.is<int64_t>(); }},
      {"iterable", [](Machine&, const Value& v) { return is_iterable(v); }},
-     {"lower", is_all<is_lower, is_upper>},
+     {"lower", is_all<is_all_lower>},
      {"mapping", [](Machine&, const Value& v) { return v.is<Mapping>(); }},
      {"none", [](Machine&, const Value& v) { return v.is_none(); }},
      {"number", [](Machine&, const Value& v) { return v.is_number(); }},
@@ -73,7 +63,7 @@ constexpr std::array<Test, 21> kTests{
      {"test", [](Machine&, const Value& v) { return names(v, is_test); }},
      {"true", [](Machine&, const Value& v) { return v.is<bool>() && v.get<bool>(); }},
      {"undefined", [](Machine&, const Value& v) { return v.is_undefined(); }},
-     {"upper", is_all<is_upper, is_lower>}}};
+     {"upper", is_all<is_all_upper>}}};
 
 // Tests with an operand, by the operation that they are.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kComparisons{{{"==", "=="},
