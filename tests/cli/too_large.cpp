@@ -67,8 +67,9 @@ class TooLarge : public testing::Test {
     return run_wick(row.command + " --device cpu " + flags, command + (row.command.starts_with("chat") ? kSaid : ""));
   }
 
-  // Follows each piece of advice; the outcomes.
-  std::vector<Outcome> followed(const Row& row) const {
+  // Follows each piece of advice, which passes the check of memory, with so many kilobytes of addresses more than the
+  // row has; the outcomes.
+  std::vector<Outcome> followed(const Row& row, int beside = 0) const {
     SCOPED_TRACE("wick " + row.command + " " + row.flags);
     const Outcome refused = run(row, row.flags);
     expect_one_line(refused, {"would need", "of memory on cpu", "are free; "});
@@ -86,7 +87,13 @@ class TooLarge : public testing::Test {
       EXPECT_NE(refused.err.find("expected a smaller model"), std::string::npos) << refused.err;
     }
     std::vector<Outcome> outcomes;
-    for (const std::string& flags : advice) outcomes.push_back(run(row, changed(row.flags, flags)));
+    for (const std::string& flags : advice) {
+      const std::string followed = changed(row.flags, flags);
+      EXPECT_EQ(run(row, followed).err.find("would need"), std::string::npos) << followed;
+      Row roomier = row;
+      roomier.kilobytes += beside;
+      outcomes.push_back(run(roomier, followed));
+    }
     return outcomes;
   }
 
@@ -97,9 +104,9 @@ class TooLarge : public testing::Test {
 const std::string kAsk = "--temperature 0 --chat --prompt 'What does a cow say?'";
 
 TEST_F(TooLarge, TextsAreShortened) {
-  for (const Row& row : {Row{"chat --model long --temperature 0", "--context 200000", 400'000, {"--context"}},
-                         {"generate --model long " + kAsk, "--max-tokens 200000", 400'000, {"--max-tokens"}},
-                         {"eval --model long --dataset x.jsonl", "--context 200000", 400'000, {"--context"}}})
+  for (const Row& row : {Row{"chat --model long --temperature 0", "--context 200000", 433'000, {"--context"}},
+                         {"generate --model long " + kAsk, "--max-tokens 200000", 433'000, {"--max-tokens"}},
+                         {"eval --model long --dataset x.jsonl", "--context 200000", 433'000, {"--context"}}})
     for (const Outcome& outcome : followed(row)) {
       EXPECT_EQ(outcome.code, 0) << outcome.err;
       EXPECT_FALSE(outcome.out.empty());
@@ -110,23 +117,24 @@ TEST_F(TooLarge, TextsAreShortened) {
 TEST_F(TooLarge, WeightsAreHeldInLess) {
   const std::string model = "generate --model wide " + kAsk, chat = "chat --model wide";
   for (const Row& row :
-       {Row{model, "--max-tokens 10", 400'000, {"--bf16"}},
-        {model, "--max-tokens 10", 280'000, {"--quantize"}},
-        {model, "--max-tokens 10 --bf16", 280'000, {"--quantize"}},
-        {model, "--max-tokens 10", 150'000, {}},
-        {chat, "--context 100000", 400'000, {"--quantize --context"}},
-        {"eval --model wide --dataset x.jsonl", "--context 100000", 400'000, {"--quantize --context"}}})
+       {Row{model, "--max-tokens 10", 433'000, {"--bf16"}},
+        {model, "--max-tokens 10", 313'000, {"--quantize"}},
+        {model, "--max-tokens 10 --bf16", 313'000, {"--quantize"}},
+        {model, "--max-tokens 10", 183'000, {}},
+        {chat, "--context 100000", 433'000, {"--quantize --context"}},
+        {"eval --model wide --dataset x.jsonl", "--context 100000", 433'000, {"--quantize --context"}}})
     for (const Outcome& outcome : followed(row)) expect_one_line(outcome, {"should have shape"});
 }
 
+// Heap, stacks and oneDNN's code take addresses that are no memory of a plan: 60 to 100 MB were seen beside pictures.
 TEST_F(TooLarge, PicturesAreSmallerOrFewerAtATime) {
   const std::string draw = "generate --model tiny --steps 1 --overwrite --out x.png";
   std::string prompts;
   for (int i = 0; i < 16; ++i) prompts += " --prompt a" + std::to_string(i);
   for (const Row& row :
-       {Row{draw + " --prompt a", "--width 1024 --height 768", 300'000, {"--width --height"}},
-        {draw + prompts, "--width 256 --height 256 --batch-size 16", 268'000, {"--batch-size", "--width --height"}}})
-    for (const Outcome& outcome : followed(row)) EXPECT_EQ(outcome.code, 0) << outcome.err;
+       {Row{draw + " --prompt a", "--width 1024 --height 768", 333'000, {"--width --height"}},
+        {draw + prompts, "--width 256 --height 256 --batch-size 16", 301'000, {"--batch-size", "--width --height"}}})
+    for (const Outcome& outcome : followed(row, 200'000)) EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
 }  // namespace

@@ -78,14 +78,14 @@ int device_count(std::string& problem) {
   return cuda().module ? cuda().module->device_count(problem) : 0;
 }
 
-// Bytes of the process's address space, where that is limited (`ulimit -v`), beside those that oneDNN wants for its
-// code (cpu/onednn.cpp).
+// Bytes of the process's address space, where that is limited (`ulimit -v`), beside those for oneDNN's code: what it
+// holds in the end, and the same again, which has to be free at each of its calls (cpu/onednn.cpp).
 std::optional<size_t> free_addresses() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
   size_t pages = 0;
   if (!(std::ifstream("/proc/self/statm") >> pages)) return {};
-  constexpr size_t kCode = size_t{32} << 20;
+  constexpr size_t kCode = size_t{64} << 20;
   const size_t taken = pages * size_t(::sysconf(_SC_PAGESIZE)) + kCode;
   return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, taken);
 }
