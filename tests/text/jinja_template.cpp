@@ -375,6 +375,12 @@ TEST(JinjaTemplate, LetsGoOfValuesThatHoldThemselves) {
   EXPECT_NE(
       error_of("{% set n = namespace() %}{% for i in [1] %}{% set n.l = loop %}{% endfor %}{{ n.l.changed(n.l) }}"),
       "");
+  for (const char* print :
+       {"{{ n }}", "{{ [n] | string }}", "{{ 1, n }}", "{{ {'n': n} ~ '' }}", "{{ '%s' | format(n) }}"})
+    EXPECT_NE(error_of("{% set n = namespace() %}{% set n.a = [[n], {'n': n}] %}" + std::string(print))
+                  .find("at most 1000 deep"),
+              std::string::npos)
+        << print;
 }
 
 // Templates with bytes changed end, in bounded steps, with a text or with an error of one line.

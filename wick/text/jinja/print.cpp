@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "wick/text/jinja/characters.h"
+#include "wick/text/jinja/deeper.h"
 
 namespace wick::jinja {
 namespace {
@@ -95,6 +96,7 @@ void add_repr(Machine& machine, Text& out, const Value& value) {
   } else if (const auto* dict = value.get_if<Mapping>()) {
     add_dict(machine, out, **dict);
   } else if (const auto* object = value.get_if<ObjectRef>()) {
+    const Deeper deeper(machine);  // a namespace may hold itself
     (*object)->print(machine, out);
   } else {
     out += "Undefined";
