@@ -375,6 +375,7 @@ TEST(JinjaTemplate, LetsGoOfValuesThatHoldThemselves) {
   EXPECT_NE(
       error_of("{% set n = namespace() %}{% for i in [1] %}{% set n.l = loop %}{% endfor %}{{ n.l.changed(n.l) }}"),
       "");
+  EXPECT_NE(error_of("{% for i in [1] %}{{ loop.changed(loop) }}{{ raise_exception('x') }}{% endfor %}"), "");
   for (const char* print :
        {"{{ n }}", "{{ [n] | string }}", "{{ 1, n }}", "{{ {'n': n} ~ '' }}", "{{ '%s' | format(n) }}"})
     EXPECT_NE(error_of("{% set n = namespace() %}{% set n.a = [[n], {'n': n}] %}" + std::string(print))

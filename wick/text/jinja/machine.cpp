@@ -229,6 +229,11 @@ bool Machine::iterate(const Statement& statement, const std::shared_ptr<Scope>& 
       return string(capture([&] { iterate(statement, outer, inner, inner_depth); }));
     });
   }
+  // At the end, behind an error too, the loop lets go of its values, which may lead back to it.
+  const struct AtEnd {
+    LoopObject& loop;
+    ~AtEnd() { loop.clear(); }
+  } at_end{*loop};
   bool has_run = false;
   Flow flow = Flow::on;
   while (flow != Flow::end && loop->advance()) {
@@ -240,7 +245,6 @@ bool Machine::iterate(const Statement& statement, const std::shared_ptr<Scope>& 
     });
     has_run |= flow == Flow::on;
   }
-  loop->clear();
   return has_run;
 }
 
