@@ -1,5 +1,5 @@
 // A chat template of unknown origin, on a conversation: it ends within its limits with a text in UTF-8, or with an
-// error of one line. The flags in the conversation are found in what is given of the text alone.
+// error of one line. The conversation holds flags. They occur only in the given parts of the text.
 #include "wick/text/jinja_template.h"
 
 #include <cstdlib>

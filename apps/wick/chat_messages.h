@@ -1,4 +1,4 @@
-// What a chat puts into its conversation beside a user's words: tools and documents of files, and the model's answers.
+// Parts of a chat's conversation that the user does not type: tools and documents from files, and the model's answers.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -168,7 +168,7 @@ void add_generate_command(CLI::App& app) {
     command->add_flag(name, value, help);
   };
   text("--json", a->json,
-       "Print the text and what is known of it as one JSON object, with --chat a thought apart from it");
+       "Print one JSON object with the text, its ids and times; with --chat the thought has a key of its own");
   text("--until-full", a->until_full, "A full context ends the text, instead of being an error beforehand");
   text("--chat", a->chat, "The prompt is a message in the model's chat template; thoughts are shown as in `wick chat`");
   a->run_on.add_flags(*command);

@@ -224,7 +224,7 @@ std::optional<Quantization> quantization_of(const Holding& held) {
   return held.quantized ? std::optional(Quantization{*held.quantized}) : std::nullopt;
 }
 
-// What may be changed so that pictures fit.
+// The settings that advice may change.
 struct Way {
   int64_t width, height, batch;
   DType dtype;  // of weights that are not quantised
@@ -246,7 +246,7 @@ std::string advice_for(const GenerateArguments& a, const LatentSpace& space, con
   const auto changed = [&](std::string flags, const Way& way) -> MemoryChange {
     return [&, flags, way] { return if_fits(flags, fits(way, held).total(), room); };
   };
-  // What --memory would choose.
+  // The choice of --memory.
   const auto chosen = [&](std::string flags, Way way) -> MemoryChange {
     if (!a.run_on.backend().memory().on_host()) way.dtype = a.run_on.asked_dtype().value_or(DType::bf16);
     return [&, flags, way]() -> std::optional<Fitting> {

@@ -40,7 +40,7 @@ InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dt
                    device_kind(backend.name(), architecture_of(backend.name())), blocks);
 }
 
-// A model, how its weights are held, and what it keeps of a text.
+// A model, the dtype of its weights, and the tokens in its cache.
 struct Held {
   std::filesystem::path path;
   std::optional<DType> dtype;

@@ -39,7 +39,7 @@ struct OpenedModel {
   std::unique_ptr<Adapter> adapter;
   LanguageModel language;
 
-  // What is asked of it: `tokens` at the most, behind a prompt, as `flag` says.
+  // The size of its cache: the prompt, and at most `tokens` behind it. The user sets `tokens` by `flag`.
   struct Asked {
     int64_t tokens;
     const char* flag;                                               // "--context"

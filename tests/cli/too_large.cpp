@@ -1,4 +1,4 @@
-// What does not fit into memory ends with one line, whose advice fits where it is followed.
+// A run that does not fit into memory ends with one line. A user who follows its advice gets a run that fits.
 #include <sstream>
 
 #include "cli/program.h"

@@ -307,6 +307,8 @@ TEST_F(ChatTemplateTest, NothingIsLeftOutInSilence) {
   const auto refused = [&](const std::string& json) { return complaint([&] { chat.check_takes(parsed(json)); }); };
   const std::string messages = R"("messages": [{"role": "user", "content": "x"}])";
   EXPECT_EQ(refused("{" + messages + "}"), "nothing");
+  EXPECT_TRUE(of("{{ messages[0].thinking }}").mentions(".thinking"));
+  EXPECT_FALSE(of("{{ enable_thinking }}").mentions("thinking"));
   EXPECT_NE(
       refused("{" + messages + R"(, "tools": [{"type": "function", "function": {"name": "f"}}]})").find("\"tools\""),
       std::string::npos);
@@ -337,6 +339,8 @@ TEST_F(ChatTemplateTest, ToolsHaveATemplateOfTheirOwn) {
   EXPECT_EQ(chat.render(conversation).text, "plain");
   conversation.tools = Json::array({Json::object()});
   EXPECT_EQ(chat.render(conversation).text, "1 tools");
+  EXPECT_EQ(chat.tool_use(), "{{ tools | length }} tools");
+  EXPECT_TRUE(chat.mentions("tools"));
   EXPECT_EQ(ChatTemplate(tokenizer, {.name = "rag"}, "m").render(conversation).text, "rag");
 }
 

@@ -12,8 +12,8 @@
 //   Phi 3, 4                    templates of one line; \r\n; an end of text only where no answer is asked for
 //   DeepSeek                    flags in a namespace, thoughts split off, fullwidth characters, nextitem
 //   GLM                         text outside tags with all kinds of white space, a macro for parts, loops over dicts
-//   gpt-oss                     macros that write types, defaults by name, raise_exception, get; channels, of which
-//                               earlier ones are dropped; another end for the last answer
+//   gpt-oss                     macros that write types, defaults by name, raise_exception, get; channels; earlier
+//                               thoughts are dropped; another end for the last answer
 //   Qwen 2.5, 3, 3.5            runs of tool answers, messages[::-1], a counting macro, | items, | safe; thoughts of
 //                               the last question alone; a prompt that opens a thought
 //   Command, Granite            documents, dicts as tables, truncate, title, sort

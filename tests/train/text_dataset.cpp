@@ -104,6 +104,7 @@ TEST_F(TextDatasetTest, ControlTokensAreReadInTextsPromptsAndCompletions) {
   };
   EXPECT_EQ(llama2_ids("<s>[INST] Hi [/INST] Yo </s>"),
             llama2.tokenizer().encode("<s>[INST] Hi [/INST] Yo </s>", {.add_special = false, .parse_special = true}));
+  EXPECT_EQ(llama2_ids("  ").back(), *llama2.tokenizer().eos_id()) << "the token before it ends no text";
   EXPECT_EQ(llama2_ids("Hi").front(), *llama2.tokenizer().bos_id());
   EXPECT_EQ(llama2_ids("Hi").back(), *llama2.tokenizer().eos_id());
 }

@@ -121,7 +121,8 @@ bool has_word(std::string_view text, std::string_view word) {
     return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
   };
   for (size_t at = 0; (at = text.find(word, at)) != text.npos; ++at)
-    if ((at == 0 || !is_part(at - 1)) && !is_part(at + word.size())) return true;
+    if ((at == 0 || !is_part(at) || !is_part(at - 1)) && (!is_part(at + word.size() - 1) || !is_part(at + word.size())))
+      return true;
   return false;
 }
 
@@ -183,14 +184,26 @@ std::string template_date_now() {
 }
 
 struct ChatTemplate::Loaded {
+  struct Template {
+    std::string text;
+    JinjaTemplate jinja;
+    bool has_generation;
+    TemplateTraits traits;
+  };
+
+  Template parse(const std::string& text, const std::string& name) const {
+    JinjaTemplate jinja = JinjaTemplate::parse(text, name);
+    TemplateTraits traits = traits_of(jinja, variables, now);
+    return {text, std::move(jinja), has_generation_block(text), traits};
+  }
+  const Template& of(const Conversation& conversation) const {
+    return tool_use && !conversation.tools.is_null() ? *tool_use : *plain;
+  }
+
   Tokenizer tokenizer;
-  std::string text, tool_use_text;
-  JinjaTemplate jinja;
-  std::optional<JinjaTemplate> tool_use;
   OrderedJson variables;  // special tokens' texts and the options'
   std::tm now;
-  bool has_generation;
-  TemplateTraits traits{};
+  std::optional<Template> plain, tool_use;  // the latter for conversations with tools, if it is another
 };
 
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatOptions& options, const std::string& source) {
@@ -199,16 +212,9 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatOptions& option
   for (const auto& [name, text] : tokenizer.special_texts()) variables[name] = text;
   variables.update(variables_of(options.variables));
   const std::string date = options.date.empty() ? template_date_now() : options.date;
-  Loaded loaded{.tokenizer = tokenizer,
-                .text = chosen.jinja,
-                .tool_use_text = chosen.tool_use,
-                .jinja = JinjaTemplate::parse(chosen.jinja, chosen.name),
-                .tool_use = {},
-                .variables = std::move(variables),
-                .now = parse_template_date(date),
-                .has_generation = has_generation_block(chosen.jinja)};
-  if (!chosen.tool_use.empty()) loaded.tool_use = JinjaTemplate::parse(chosen.tool_use, chosen.name + ": tool_use");
-  loaded.traits = traits_of(loaded.jinja, loaded.variables, loaded.now);
+  Loaded loaded{tokenizer, std::move(variables), parse_template_date(date), {}, {}};
+  loaded.plain = loaded.parse(chosen.jinja, chosen.name);
+  if (!chosen.tool_use.empty()) loaded.tool_use = loaded.parse(chosen.tool_use, chosen.name + ": tool_use");
   loaded_ = std::make_shared<const Loaded>(std::move(loaded));
 }
 
@@ -218,10 +224,15 @@ std::vector<std::string> ChatTemplate::names() {
   return names;
 }
 
-const std::string& ChatTemplate::jinja() const { return loaded_->text; }
+const std::string& ChatTemplate::jinja() const { return loaded_->plain->text; }
+
+const std::string& ChatTemplate::tool_use() const {
+  static const std::string none;
+  return loaded_->tool_use ? loaded_->tool_use->text : none;
+}
 
 bool ChatTemplate::mentions(std::string_view word) const {
-  return has_word(loaded_->text, word) || has_word(loaded_->tool_use_text, word);
+  return has_word(jinja(), word) || has_word(tool_use(), word);
 }
 
 void ChatTemplate::check_roles(const Conversation& conversation) const {
@@ -238,8 +249,9 @@ JinjaText ChatTemplate::render(const Conversation& conversation, bool add_genera
                                std::optional<size_t> given) const {
   check(!conversation.messages.empty(), "chat: expected at least one message");
   check_roles(conversation);
+  const Loaded::Template& chosen = loaded_->of(conversation);
   OrderedJson variables = OrderedJson::object();
-  variables["messages"] = loaded_->traits.fitted(conversation.messages);
+  variables["messages"] = chosen.traits.fitted(conversation.messages);
   variables["tools"] = conversation.tools;
   variables["documents"] = conversation.documents;
   variables["add_generation_prompt"] = add_generation_prompt;
@@ -250,8 +262,7 @@ JinjaText ChatTemplate::render(const Conversation& conversation, bool add_genera
   }
   JinjaOptions options{.now = loaded_->now};
   options.message = given;
-  const bool has_tools = loaded_->tool_use && !conversation.tools.is_null();
-  return (has_tools ? *loaded_->tool_use : loaded_->jinja).render(variables, options);
+  return chosen.jinja.render(variables, options);
 }
 
 JinjaText ChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
@@ -300,8 +311,7 @@ ChatRow ChatTemplate::row(const JinjaText& text, const std::vector<Range>& count
   ChatRow row{loaded_->tokenizer.encode(parts, {.add_special = false}, marks), {}};
   row.counts.resize(row.ids.size(), false);
   for (size_t i = 0; i < marks.size(); i += 2)
-    for (size_t token = marks[i].tokens; token < marks[i + 1].tokens + size_t(marks[i + 1].is_inside); ++token)
-      row.counts[token] = true;
+    for (size_t token = marks[i].tokens; token < marks[i + 1].end(); ++token) row.counts[token] = true;
   return row;
 }
 
@@ -325,7 +335,9 @@ size_t ChatTemplate::written_before(const Conversation& conversation, size_t tur
 }
 
 // What the message at `turn`, the last one of `text`, added to the prompt that it answers.
-ChatTemplate::Range ChatTemplate::answer(const Conversation& conversation, size_t turn, const std::string& text) const {
+ChatTemplate::Range ChatTemplate::answer(const Conversation& conversation, size_t turn,
+                                         const JinjaText& rendered) const {
+  const std::string& text = rendered.text;
   std::optional<JinjaText> prompt;
   if (turn > 0) {
     try {
@@ -338,8 +350,7 @@ ChatTemplate::Range ChatTemplate::answer(const Conversation& conversation, size_
   const size_t begin = own.empty() ? text.size() : own.front().first;
   if (!prompt) return {begin, text.size()};
   // The template writes the messages before in another way: compare what it writes behind their last text.
-  const std::vector<Range> given = render(first_messages(conversation, turn + 1), false).given;
-  const size_t before = last_end(given, begin), before_answer = last_end(prompt->given, prompt->text.size());
+  const size_t before = last_end(rendered.given, begin), before_answer = last_end(prompt->given, prompt->text.size());
   const size_t same = common_prefix(std::string_view(text).substr(before, begin - before),
                                     std::string_view(prompt->text).substr(before_answer));
   return {std::max(before + same, written_before(conversation, turn, text)), text.size()};
@@ -356,7 +367,8 @@ std::vector<ChatRow> ChatTemplate::rows(const Conversation& conversation, TrainT
   }
   check(assistants > 0, "expected a message of the role \"assistant\" to learn from, found none");
   const JinjaText whole = render(conversation, false);
-  if (loaded_->has_generation && learnt.size() == assistants) return {row(whole, whole.generated)};
+  const bool has_generation = loaded_->of(conversation).has_generation;
+  if (has_generation && learnt.size() == assistants) return {row(whole, whole.generated)};
   struct Turn {
     JinjaText text;
     Range answer;
@@ -366,12 +378,12 @@ std::vector<ChatRow> ChatTemplate::rows(const Conversation& conversation, TrainT
   for (const size_t turn : learnt) {
     const bool is_last = turn + 1 == conversation.messages.size();
     JinjaText text = is_last ? whole : render(first_messages(conversation, turn + 1), false);
-    const Range range = answer(conversation, turn, text.text);
+    const Range range = answer(conversation, turn, text);
     is_one = is_one && whole.text.starts_with(text.text);
     all.push_back({std::move(text), range});
   }
   const auto counted = [&](const JinjaText& text, std::vector<Range> ranges) {
-    return loaded_->has_generation ? intersection(text.generated, ranges) : std::move(ranges);
+    return has_generation ? intersection(text.generated, ranges) : std::move(ranges);
   };
   std::vector<Range> ranges;
   for (const Turn& turn : all) ranges.push_back(turn.answer);

@@ -56,7 +56,8 @@ class ChatTemplate {
 
   static std::vector<std::string> names();  // of Wick's own templates
   const std::string& jinja() const;         // the text of the default one
-  // Whether that text, or the one for conversations with tools, has a word: "reasoning_content", "tools".
+  const std::string& tool_use() const;      // the one for conversations with tools; empty if it is the same
+  // Whether one of these texts has a word: "reasoning_content", "tools".
   bool mentions(std::string_view word) const;
 
   // The text. Throws Error where the template refuses the conversation, and for roles that neither are known nor stand
@@ -81,7 +82,7 @@ class ChatTemplate {
   JinjaText render(const Conversation& conversation, bool add_generation_prompt, std::optional<size_t> given) const;
   ChatRow row(const JinjaText& text, const std::vector<Range>& counted) const;
   size_t written_before(const Conversation& conversation, size_t turn, const std::string& text) const;
-  Range answer(const Conversation& conversation, size_t turn, const std::string& text) const;
+  Range answer(const Conversation& conversation, size_t turn, const JinjaText& rendered) const;
 
   std::shared_ptr<const Loaded> loaded_;  // immutable: copies share it, threads too
 };

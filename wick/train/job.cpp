@@ -166,7 +166,8 @@ class TextJob final : public Job {
     // All of a small data set may fit in less than a row.
     row_length_ = config.no_packing ? 0 : std::min(length, train_.tokens);
     has_end_ = encoder.has_end();
-    if (train_.conversations > 0) chat_template_ = encoder.chat_template()->jinja();
+    if (train_.conversations > 0)
+      chat_template_ = encoder.chat_template()->jinja(), tool_use_ = encoder.chat_template()->tool_use();
     if (!config.sample_prompts.empty()) TextPreviews(config, model, train_.conversations > 0);  // are understood
   }
 
@@ -199,8 +200,8 @@ class TextJob final : public Job {
   }
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
-  std::string chat_template() const override { return chat_template_; }
-  bool tells_time() const override { return chat_template_.find("strftime_now") != std::string::npos; }
+  std::string chat_template() const override { return chat_template_ + tool_use_; }
+  bool tells_time() const override { return chat_template().find("strftime_now") != std::string::npos; }
 
   std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress&,
                              Ranks&) const override {
@@ -209,7 +210,7 @@ class TextJob final : public Job {
                            .validation = config_.val.empty() ? nullptr : &validation_,
                            .row_length = row_length_,
                            .order = order(),
-                           .chat_template = chat_template_},
+                           .chat_template = tool_use_.empty() ? chat_template_ : ""},
                           block_schedule);
   }
 
@@ -234,7 +235,7 @@ class TextJob final : public Job {
   fs::path model_;
   TextDataset train_, validation_;
   int64_t row_length_ = 0;
-  std::string chat_template_;
+  std::string chat_template_, tool_use_;
   bool has_end_ = true;
 };
 

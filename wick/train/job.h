@@ -28,7 +28,7 @@ class Job {
   virtual std::vector<std::string> remarks() const { return {}; }  // for the user, before the run
   // The file of a result at `stem` (NAME, or NAME-000100) that is written last: with it the result is whole.
   virtual std::filesystem::path last_file(const std::filesystem::path& stem) const = 0;
-  // The chat template of conversations that are learnt; empty where there are none.
+  // The chat templates of conversations that are learnt; empty where there are none.
   virtual std::string chat_template() const { return ""; }
   virtual bool tells_time() const { return false; }    // whether that template may tell the time
   virtual uint64_t copied_bytes() const { return 0; }  // of the model's files, copied to a result

@@ -81,6 +81,8 @@ TextEncoder::TextEncoder(const std::filesystem::path& model, const TextReading& 
   end_ = tokenizer_.eos_id();
   if (!end_ && !config.eos_ids.empty()) end_ = config.eos_ids.front();
   vocabulary_ = config.vocab;
+  const std::vector<int64_t> plain = tokenizer_.encode("a", {.add_special = false}), whole = tokenizer_.encode("a");
+  puts_end_ = !plain.empty() && whole.back() != plain.back();
   try {
     template_.emplace(tokenizer_, reading.chat, model_);
   } catch (const Error& e) {
@@ -131,19 +133,20 @@ std::vector<int64_t> TextEncoder::prompt(const std::string& text, bool is_messag
 
 // The ids before a text, and the text's; without those that some tokenizers put behind it.
 std::vector<int64_t> TextEncoder::opening(const std::string& text) const {
-  const std::vector<int64_t> plain = tokenizer_.encode(text, {.add_special = false, .parse_special = true});
-  if (!plain.empty() && plain.front() == tokenizer_.bos_id()) return plain;
   std::vector<int64_t> ids = tokenizer_.encode(text, {.parse_special = true});
-  const bool has_end = !std::equal(plain.rbegin(), plain.rend(), ids.rbegin());
-  if (has_end) ids.pop_back();
+  if (puts_end_ && !ids.empty()) ids.pop_back();
+  if (ids.size() > 1 && ids[0] == ids[1] && ids[0] == tokenizer_.bos_id()) ids.erase(ids.begin());
   return ids;
 }
 
-// Whether a control token stands at the end of a text, before white space alone.
-bool TextEncoder::is_ended(const std::string& text) const {
-  const std::string kept = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
-  const std::vector<int64_t> ids = tokenizer_.encode(kept, {.add_special = false, .parse_special = true});
-  return !ids.empty() && tokenizer_.is_control(ids.back());
+// Whether a control token of a text stands at its end, or before white space alone.
+bool TextEncoder::is_ended(const std::vector<int64_t>& ids) const {
+  const auto is_white = [&](int64_t id) {
+    return !tokenizer_.is_control(id) && tokenizer_.bytes(id).find_first_not_of(" \t\r\n") == std::string::npos;
+  };
+  const auto last = std::find_if_not(ids.rbegin(), ids.rend(), is_white);
+  if (last == ids.rend() || !tokenizer_.is_control(*last)) return false;
+  return last + 1 != ids.rend() || *last != tokenizer_.bos_id();  // which begins a text of white space
 }
 
 // The prompt's ids are those of the prompt alone, as when an answer to it is generated.
@@ -153,10 +156,10 @@ TextDocument TextEncoder::completion(const std::string& prompt, const std::strin
   const Preceding preceding = document.ids.empty()                         ? Preceding::kNothing
                               : tokenizer_.is_control(document.ids.back()) ? Preceding::kControl
                                                                            : Preceding::kText;
-  for (const int64_t id :
-       tokenizer_.encode(completion, {.add_special = false, .parse_special = true, .preceding = preceding}))
-    document.ids.push_back(id);
-  if (end_ && !is_ended(completion)) document.ids.push_back(*end_);
+  const std::vector<int64_t> answer =
+      tokenizer_.encode(completion, {.add_special = false, .parse_special = true, .preceding = preceding});
+  document.ids.insert(document.ids.end(), answer.begin(), answer.end());
+  if (end_ && !is_ended(answer)) document.ids.push_back(*end_);
   document.counts.resize(document.ids.size(), true);
   return document;
 }
@@ -164,7 +167,7 @@ TextDocument TextEncoder::completion(const std::string& prompt, const std::strin
 TextDocument TextEncoder::text(const std::string& text) const {
   if (text.empty()) return {};
   TextDocument document{opening(text), {}};
-  if (end_ && !is_ended(text)) document.ids.push_back(*end_);
+  if (end_ && !is_ended(document.ids)) document.ids.push_back(*end_);
   document.counts.resize(document.ids.size(), true);
   return document;
 }

@@ -58,7 +58,7 @@ class TextEncoder {
   TextDocument completion(const std::string& prompt, const std::string& completion) const;
   TextDocument text(const std::string& text) const;
   std::vector<int64_t> opening(const std::string& text) const;
-  bool is_ended(const std::string& text) const;
+  bool is_ended(const std::vector<int64_t>& ids) const;
 
   std::string model_;
   TrainTurns turns_;
@@ -66,6 +66,7 @@ class TextEncoder {
   std::optional<ChatTemplate> template_;  // none if the model has none that can be run:
   std::string no_template_;               // why there is none
   std::optional<int64_t> end_;
+  bool puts_end_;  // the tokenizer itself, behind each text
   int64_t vocabulary_;
 };
 

@@ -14,7 +14,7 @@ struct TextData {
   const TextDataset* validation = nullptr;  // null without --val
   int64_t row_length;                       // tokens
   StepOrder order = {};
-  std::string chat_template = {};  // that results keep; empty where no conversations are learnt
+  std::string chat_template = {};  // that results keep; empty without conversations, and where the model has two
 };
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
