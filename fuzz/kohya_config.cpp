@@ -1,5 +1,5 @@
 // An option file of kohya's scripts of unknown origin: settings that may be resolved, or an Error of one line.
-#include "wick/train/kohya_config.h"
+#include "wick/train/foreign/kohya.h"
 
 #include "memory_file.h"
 
@@ -8,9 +8,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static fuzz::MemoryFile memory_file;
   memory_file.assign(data, size);
   fuzz::attempt([&] {
-    KohyaConfig read = read_kohya_config(memory_file.path());
-    for (const std::string& key : read.taken)
-      if (key.find('\n') != key.npos) std::abort();
+    ForeignConfig read = explain_kohya(memory_file.path());
+    for (const KeyReport& key : read.keys)
+      if (key.use != KeyUse::honoured && key.told.empty()) std::abort();
+    read.check();
     resolve(read.config);
     to_toml(read.config);
   });

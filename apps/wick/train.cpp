@@ -11,6 +11,9 @@
 #include "defaults_help.h"
 #include "model_path.h"
 #include "train_flags.h"
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
+#include "wick/train/foreign/option_file.h"
 #include "wick/train/ranked.h"
 
 namespace wick {
@@ -53,6 +56,26 @@ constexpr const char* kFooter =
 
 constexpr int kInterrupted = 75;  // EX_TEMPFAIL: run it again with --resume
 
+constexpr std::string_view in_words(KeyUse use) {
+  constexpr std::string_view kWords[] = {"honoured", "without meaning here", "as if it were not there", "refused"};
+  return kWords[size_t(use)];
+}
+
+// What becomes of each key of another trainer's option file, a line each.
+void explain_file(const std::string& file) {
+  const std::optional<Trainer> trainer = trainer_of(file);
+  check_usage(trainer.has_value(), "{}: has Wick's own settings, which `wick train --help` tells of", file);
+  const ForeignConfig read = explain_options(file, *trainer);
+  fmt::print("{}: options of {}\n", file, read.program);
+  for (const KeyReport& key : read.keys)
+    fmt::print("  {} = {}\n      {}{}{}\n", printable(key.key), excerpt(key.value), in_words(key.use),
+               key.told.empty() ? "" : ": ", printable(key.told));
+  for (const std::string& fault : read.faults) fmt::print("  refused: {}\n", printable(fault));
+  for (const std::string& remark : read.remarks) fmt::print("{}\n", remark);
+  fmt::print("{} honoured, {} without meaning here, {} refused\n", read.count(KeyUse::honoured),
+             read.count(KeyUse::idle) + read.count(KeyUse::empty), read.count(KeyUse::refused) + read.faults.size());
+}
+
 void run_train(cli::TrainFlags& flags) {
   TrainConfig config = flags.config();
   const std::optional<RankPlace> place = rank_from_environment();
@@ -74,9 +97,15 @@ void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "train", "Train a LoRA, the denoiser or the VAE on pictures, or a LoRA or all of a language model on text");
   const auto flags = std::make_shared<cli::TrainFlags>();
+  const auto explained = std::make_shared<std::string>();
   flags->add_to(*command);
+  command
+      ->add_option("--explain-config", *explained,
+                   "Tell what becomes of each key of another trainer's option file, and end")
+      ->type_name("FILE")
+      ->group(std::string(kSubjects[size_t(Subject::model)]));
   command->footer(cli::defaults_help() + "\n\n" + kFooter);
-  command->callback([flags] { run_train(*flags); });
+  command->callback([flags, explained] { explained->empty() ? run_train(*flags) : explain_file(*explained); });
 }
 
 }  // namespace wick

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "wick/core/error.h"
-#include "wick/train/kohya_config.h"
+#include "wick/io/quote.h"
 #include "wick/train/presets.h"
 
 namespace wick::cli {
@@ -47,7 +47,9 @@ void TrainFlags::add(CLI::App& command, const TrainOption& option) {
 }
 
 void TrainFlags::add_to(CLI::App& command) {
-  command.add_option("--config", config_file_, "TOML file of settings, as config.toml of a run; flags win")
+  command
+      .add_option("--config", config_file_,
+                  "TOML file of settings, as config.toml of a run, or another trainer's option file; flags win")
       ->type_name("FILE")
       ->group(std::string(kSubjects[size_t(Subject::model)]));
   command
@@ -63,10 +65,15 @@ void TrainFlags::add_to(CLI::App& command) {
   command.add_flag("--fp16", fp16_, "Likewise in fp16")->group(precision);
 }
 
-TrainConfig TrainFlags::from_kohya() {
-  KohyaConfig read = read_kohya_config(kohya_file_);
-  remarks_ = {fmt::format("{}: taken: {}.", kohya_file_, fmt::join(read.taken, ", "))};
-  if (!read.without.empty()) remarks_.push_back(fmt::format("Mean nothing here: {}.", fmt::join(read.without, ", ")));
+TrainConfig TrainFlags::from_foreign(const std::string& file, Trainer trainer) {
+  ForeignConfig read = read_options(file, trainer);
+  std::vector<std::string> taken, idle;
+  for (const KeyReport& key : read.keys) {
+    if (key.use == KeyUse::honoured) taken.push_back(printable(key.key));
+    if (key.use == KeyUse::idle) idle.push_back(fmt::format("{} ({})", printable(key.key), printable(key.told)));
+  }
+  remarks_ = {fmt::format("{}: taken: {}.", file, fmt::join(taken, ", "))};
+  if (!idle.empty()) remarks_.push_back(fmt::format("Mean nothing here: {}.", fmt::join(idle, ", ")));
   remarks_.insert(remarks_.end(), read.remarks.begin(), read.remarks.end());
   return std::move(read.config);
 }
@@ -79,10 +86,14 @@ TrainConfig TrainFlags::config() {
   }
   check_usage(kohya_file_.empty() || (config_file_.empty() && !words_.contains("preset")),
               "--kohya-config: has all settings of a run; expected no --config or --preset beside it");
+  const auto trainer = config_file_.empty() ? std::optional<Trainer>() : trainer_of(config_file_);
+  check_usage(!trainer || !words_.contains("preset"),
+              "--config: another trainer's file has all settings of a run; expected no --preset beside it");
   TrainConfig config;
-  if (!kohya_file_.empty()) config = from_kohya();
+  if (!kohya_file_.empty()) config = from_foreign(kohya_file_, Trainer::kohya);
+  if (trainer) config = from_foreign(config_file_, *trainer);
   if (const auto preset = words_.find("preset"); preset != words_.end()) apply_preset(config, preset->second.back());
-  if (!config_file_.empty()) read_toml(config, config_file_);
+  if (!config_file_.empty() && !trainer) read_toml(config, config_file_);
   // --steps and --epochs exclude each other: the one given wins over the file's other.
   if (words_.contains("steps")) config.epochs = 0;
   if (words_.contains("epochs")) config.steps = 0;

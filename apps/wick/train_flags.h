@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "wick/train/config.h"
+#include "wick/train/foreign/option_file.h"
 
 namespace wick::cli {
 
@@ -20,7 +21,7 @@ class TrainFlags {
 
  private:
   void add(CLI::App& command, const TrainOption& option);
-  TrainConfig from_kohya();
+  TrainConfig from_foreign(const std::string& file, Trainer trainer);
 
   std::string config_file_, kohya_file_;
   std::vector<std::string> remarks_;

@@ -16,7 +16,7 @@
 #include "wick/pipelines/model_defaults.h"
 #include "wick/train/config.h"
 #include "wick/train/dataset_file.h"
-#include "wick/train/kohya_config.h"
+#include "wick/train/foreign/kohya.h"
 #include "wick/train/optimizer.h"
 #include "wick/train/presets.h"
 
@@ -65,11 +65,12 @@ TEST(Tables, KohyasKeysAreRead) {
   const TemporaryDirectory folder;
   const fs::path file = folder / "k.toml";
   std::set<std::string_view> seen;
-  for (const auto& [key, use] : kohya_keys()) {
+  for (const ForeignKey& row : kohya_keys()) {
+    const std::string_view key = row.key;
     SCOPED_TRACE(key);
     EXPECT_TRUE(seen.insert(key).second) << "twice";
-    if (use == KohyaUse::setting) {
-      EXPECT_TRUE(find_option(key)) << "no setting has this name";
+    if (row.kind == ForeignKey::Kind::setting) {
+      EXPECT_TRUE(find_option(row.text)) << "no setting has this name";
     }
     for (const char* family : {"", "ae = 'ae'\n", "clip_g = 'g'\n"})
       for (const char* value : kValues) {
@@ -80,13 +81,9 @@ TEST(Tables, KohyasKeysAreRead) {
           if (!line.starts_with(std::string(key) + " ")) text += line;
         write_plain(file, text);
         expect_read_or_refused([&] {
-          KohyaConfig read = read_kohya_config(file);
-          EXPECT_EQ(std::ranges::count(read.taken, key) +
-                            std::ranges::count_if(
-                                read.without,
-                                [&](const std::string& row) { return row.starts_with(std::string(key) + " ("); }) <=
-                        1,
-                    true);
+          ForeignConfig read = explain_kohya(file);
+          EXPECT_LE(std::ranges::count(read.keys, key, &KeyReport::key), 1);
+          read.check();
           resolve(read.config, {});
           to_toml(read.config);
         });
@@ -100,7 +97,7 @@ TEST(Tables, KohyasKeysOfT5AreSettings) {
   write_plain(folder / "k.toml",
               "train_data_dir = 'd'\nresolution = 64\nae = 'ae'\napply_t5_attn_mask = true\n"
               "t5xxl_max_token_length = 512\nmodel_prediction_type = 'raw'\n");
-  const KohyaConfig read = read_kohya_config(folder / "k.toml");
+  const ForeignConfig read = read_kohya_config(folder / "k.toml");
   EXPECT_TRUE(read.config.t5_mask);
   EXPECT_EQ(read.config.t5_tokens, 512);
 }

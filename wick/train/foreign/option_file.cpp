@@ -1,0 +1,69 @@
+#include "wick/train/foreign/option_file.h"
+
+#include <algorithm>
+
+#include "wick/core/error.h"
+#include "wick/io/count.h"
+#include "wick/io/quote.h"
+#include "wick/train/foreign/kohya.h"
+#include "wick/train/foreign/tree.h"
+
+namespace wick {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Keys of kohya's scripts that Wick has neither as settings nor as aliases.
+constexpr std::string_view kOfKohya[] = {
+    "network_module", "network_args",  "train_data_dir",          "dataset_config",  "optimizer_type", "optimizer_args",
+    "save_precision", "save_model_as", "network_train_unet_only", "mixed_precision", "unet_lr",        "enable_bucket"};
+
+// Tables are laid flat there.
+bool is_of_kohya(const Json& tree) {
+  const auto has_one = [](const Json& table) {
+    return std::ranges::any_of(kOfKohya, [&](std::string_view key) { return table.contains(key); });
+  };
+  return has_one(tree) ||
+         std::ranges::any_of(tree, [&](const Json& item) { return item.is_object() && has_one(item); });
+}
+
+}  // namespace
+
+size_t ForeignConfig::count(KeyUse use) const { return size_t(std::ranges::count(keys, use, &KeyReport::use)); }
+
+void ForeignConfig::check() const {
+  std::vector<std::string> all = faults;
+  for (const KeyReport& key : keys)
+    if (key.use == KeyUse::refused) all.push_back(fmt::format("{}: {}", printable(key.key), key.told));
+  if (all.empty()) return;
+  const std::string more =
+      all.size() == 1 ? ""
+                      : fmt::format("; {} refused too, see `wick train --explain-config`",
+                                    all.size() == 2 ? "one more is" : fmt::format("{} more are", all.size() - 1));
+  fail_usage("{}: {}{}", file, all.front(), more);
+}
+
+std::optional<Trainer> trainer_of(const std::filesystem::path& file) {
+  const Json tree = read_option_tree(file);
+  if (is_of_kohya(tree)) return Trainer::kohya;
+  check_usage(syntax_of(file) == OptionSyntax::toml,
+              "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, found neither",
+              file.string());
+  return {};
+}
+
+ForeignConfig explain_options(const std::filesystem::path& file, Trainer trainer) {
+  switch (trainer) {
+    case Trainer::kohya:
+      return explain_kohya(file);
+  }
+  fail("{}: unknown trainer", file.string());
+}
+
+ForeignConfig read_options(const std::filesystem::path& file, Trainer trainer) {
+  ForeignConfig read = explain_options(file, trainer);
+  read.check();
+  return read;
+}
+
+}  // namespace wick

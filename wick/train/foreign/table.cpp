@@ -1,0 +1,159 @@
+#include "wick/train/foreign/table.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "wick/core/error.h"
+#include "wick/io/nearest.h"
+#include "wick/io/quote.h"
+
+namespace wick {
+
+std::optional<double> number_of(std::string_view text) {
+  double value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  return value;
+}
+
+ForeignReader::ForeignReader(std::string file, std::string program, std::span<const ForeignKey> table) : table_(table) {
+  read_.file = std::move(file);
+  read_.program = std::move(program);
+}
+
+KeyReport* ForeignReader::report_of(std::string_view key) {
+  const auto found = std::ranges::find(read_.keys, key, &KeyReport::key);
+  return found == read_.keys.end() ? nullptr : &*found;
+}
+
+void ForeignReader::add(const std::string& key, const nlohmann::ordered_json& value) {
+  const std::vector<std::string> words = words_of(value);
+  if (KeyReport* before = report_of(key)) {
+    before->use = KeyUse::refused;
+    before->told = "expected it once, as a value";
+    return;
+  }
+  KeyReport& report = read_.keys.emplace_back();
+  report.key = key;
+  report.value = fmt::format("{}", fmt::join(words, ", "));
+  const bool is_none = words.empty() || (words.size() == 1 && (words[0].empty() || words[0] == "None"));
+  if (value.is_object() && !words.empty())
+    report.use = KeyUse::refused, report.told = "expected it once, as a value";
+  else if (is_none)
+    report.use = KeyUse::empty, report.told = "says nothing";
+  else
+    values_[key] = words;
+}
+
+void ForeignReader::drop(const std::string& key, std::string why) {
+  values_.erase(key);
+  if (KeyReport* report = report_of(key)) report->use = KeyUse::idle, report->told = std::move(why);
+}
+
+void ForeignReader::read_table() {
+  std::vector<std::string> known;
+  for (const ForeignKey& row : table_) known.emplace_back(row.key);
+  for (KeyReport& report : read_.keys) {
+    if (report.use != KeyUse::honoured) continue;  // is settled
+    const auto row = std::ranges::find(table_, report.key, &ForeignKey::key);
+    if (row != table_.end())
+      attempt([&] { read_key(report, *row); });
+    else
+      drop(report.key,
+           fmt::format("not a key of {}, so it does nothing there{}", read_.program, did_you_mean(report.key, known)));
+  }
+}
+
+void ForeignReader::read_key(KeyReport& report, const ForeignKey& row) {
+  const std::string& key = report.key;
+  const auto asks_for_nothing = [&] { report.use = KeyUse::empty, report.told = "asks for nothing"; };
+  const std::vector<std::string>& found = words(key);
+  switch (row.kind) {
+    case ForeignKey::Kind::together:
+      return;
+    case ForeignKey::Kind::idle:
+      return drop(key, std::string(row.text));
+    case ForeignKey::Kind::setting:
+      if (row.zero_is_none && number(key, 0) == 0) return asks_for_nothing();
+      if (found.size() != 1 && !option_named(row.text).is_list())
+        refuse(key, fmt::format("expected one value, found {}", found.size()));
+      return set(row.text, found, key);
+    case ForeignKey::Kind::refused:
+      const auto value = number_of(found.front()), neutral = number_of(row.neutral);
+      const bool is_neutral = found.size() == 1 &&
+                              (found.front() == "false" || found.front() == row.neutral || (value && value == neutral));
+      if (is_neutral) return asks_for_nothing();
+      refuse(key, row.text.empty() ? "Wick has no such setting; leave it out"
+                                   : fmt::format("Wick has no such setting; {}", row.text));
+  }
+}
+
+std::string ForeignReader::text(std::string_view key, std::string_view otherwise) const {
+  if (!has(key)) return std::string(otherwise);
+  if (words(key).size() != 1) refuse(key, fmt::format("expected one value, found {}", words(key).size()));
+  return words(key).front();
+}
+
+double ForeignReader::number(std::string_view key, double otherwise) const {
+  if (!has(key)) return otherwise;
+  const auto value = number_of(text(key, ""));
+  if (!value) refuse_value(key, "a number", text(key, ""));
+  return *value;
+}
+
+bool ForeignReader::is_set(std::string_view key, bool otherwise) const {
+  const std::string value = text(key, otherwise ? "true" : "false");
+  if (value != "true" && value != "false") refuse_value(key, "true or false", value);
+  return value == "true";
+}
+
+void ForeignReader::set(std::string_view setting, const std::vector<std::string>& to, std::string_view key,
+                        std::string_view part) {
+  const TrainOption& option = option_named(setting);
+  try {
+    option.set(config_, to, std::string(part));
+  } catch (const UsageError& error) {
+    std::string_view why = error.what();
+    if (part.empty()) why.remove_prefix(std::min(why.size(), std::string_view(": ").size()));
+    refuse(key, std::string(why));
+  }
+  claim(key, option.key);
+}
+
+void ForeignReader::claim(std::string_view key, std::string_view setting) {
+  std::vector<std::string>& settings = claims_[std::string(key)];
+  if (std::ranges::find(settings, setting) == settings.end()) settings.emplace_back(setting);
+}
+
+void ForeignReader::refuse(std::string_view key, std::string why) { throw Refusal{std::string(key), std::move(why)}; }
+
+void ForeignReader::refuse_value(std::string_view key, std::string_view expected, std::string_view found) {
+  refuse(key, fmt::format("expected {}, found {}", expected, quote(found)));
+}
+
+// Of a key that is not in the file, or of none, it is the file's.
+void ForeignReader::take_down(const Refusal& refusal) {
+  KeyReport* report = report_of(refusal.key);
+  if (!report)
+    read_.faults.push_back(refusal.key.empty() ? refusal.why : fmt::format("{}: {}", refusal.key, refusal.why));
+  else if (report->use == KeyUse::refused)
+    report->told += "; " + refusal.why;
+  else
+    report->use = KeyUse::refused, report->told = refusal.why;
+}
+
+ForeignConfig ForeignReader::finish() {
+  for (KeyReport& report : read_.keys) {
+    const auto claimed = claims_.find(report.key);
+    if (report.use != KeyUse::honoured || claimed == claims_.end()) continue;
+    std::vector<std::string> settings;
+    for (const std::string& setting : claimed->second)
+      settings.push_back(fmt::format("{} = {}", setting, option_named(setting).toml(config_)));
+    report.told = fmt::format("{}", fmt::join(settings, ", "));
+  }
+  return std::move(read_);
+}
+
+}  // namespace wick

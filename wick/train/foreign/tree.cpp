@@ -1,0 +1,65 @@
+#include "wick/train/foreign/tree.h"
+
+#include <sstream>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/train/toml_settings.h"
+
+namespace wick {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+
+Json tree_of(const toml::node& node) {
+  if (const toml::table* table = node.as_table()) {
+    Json object = Json::object();
+    for (const auto& [key, value] : *table) object[std::string(key.str())] = tree_of(value);
+    return object;
+  }
+  if (const toml::array* list = node.as_array()) {
+    Json array = Json::array();
+    for (const toml::node& item : *list) array.push_back(tree_of(item));
+    return array;
+  }
+  if (const auto text = node.value_exact<std::string>()) return *text;
+  if (const auto truth = node.value_exact<bool>()) return *truth;
+  if (const auto whole = node.value_exact<int64_t>()) return *whole;
+  if (const auto number = node.value_exact<double>()) return *number;
+  std::ostringstream date;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_chronological<decltype(value)>) date << value.get();
+  });
+  return date.str();
+}
+
+}  // namespace
+
+OptionSyntax syntax_of(const std::filesystem::path& file) {
+  return file.extension() == ".json" ? OptionSyntax::json : OptionSyntax::toml;
+}
+
+Json read_option_tree(const std::filesystem::path& file) {
+  if (syntax_of(file) == OptionSyntax::toml) return tree_of(parse_toml(file));
+  const std::string source = file.string();
+  Json tree = parse_json_in_order(read_file(file, kMaxBytes), source);
+  check_usage(tree.is_object(), "{}: expected an object of options", source);
+  return tree;
+}
+
+std::vector<std::string> words_of(const Json& value) {
+  if (value.is_null()) return {};
+  if (value.is_string()) return {value.get<std::string>()};
+  if (value.is_boolean()) return {value.get<bool>() ? "true" : "false"};
+  if (value.is_number_unsigned()) return {fmt::format("{}", value.get<uint64_t>())};
+  if (value.is_number_integer()) return {fmt::format("{}", value.get<int64_t>())};
+  if (value.is_number()) return {fmt::format("{}", value.get<double>())};
+  std::vector<std::string> all;
+  for (const Json& item : value)
+    for (std::string& word : words_of(item)) all.push_back(std::move(word));
+  return all;
+}
+
+}  // namespace wick

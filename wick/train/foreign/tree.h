@@ -1,0 +1,19 @@
+// An option file as a tree, whatever its syntax; for the readers of this folder.
+#pragma once
+
+#include <filesystem>
+
+#include "wick/io/json.h"
+
+namespace wick {
+
+enum class OptionSyntax { toml, json };
+OptionSyntax syntax_of(const std::filesystem::path& file);  // by its name's ending: TOML unless that is another's
+
+// An object. Dates and times of TOML are strings. Throws Error, or UsageError, that names file and line.
+nlohmann::ordered_json read_option_tree(const std::filesystem::path& file);
+
+// A value as the words that a flag would have; the items of lists within lists one after the other. Null has none.
+std::vector<std::string> words_of(const nlohmann::ordered_json& value);
+
+}  // namespace wick
