@@ -16,6 +16,7 @@
 #include "wick/pipelines/model_defaults.h"
 #include "wick/train/config.h"
 #include "wick/train/dataset_file.h"
+#include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/kohya.h"
 #include "wick/train/optimizer.h"
 #include "wick/train/presets.h"
@@ -88,6 +89,39 @@ TEST(Tables, KohyasKeysAreRead) {
           to_toml(read.config);
         });
       }
+  }
+}
+
+TEST(Tables, AiToolkitsKeysAreRead) {
+  const TemporaryDirectory folder;
+  const fs::path file = folder / "job.yaml";
+  std::set<std::string_view> seen;
+  for (const ForeignKey& row : ai_toolkit_keys()) {
+    SCOPED_TRACE(row.key);
+    EXPECT_TRUE(seen.insert(row.key).second) << "twice";
+    if (row.kind == ForeignKey::Kind::setting) {
+      EXPECT_TRUE(find_option(row.text)) << "no setting has this name";
+    }
+    // "datasets[0].resolution" is {datasets: [{resolution: ...}]}.
+    std::string begin, end, rest(row.key);
+    for (size_t dot = rest.find('.'); dot != rest.npos; dot = rest.find('.'), end = "}" + end) {
+      const bool is_list = rest.substr(0, dot).ends_with("[0]");
+      begin += rest.substr(0, dot - (is_list ? 3 : 0)) + (is_list ? ": [{" : ": {");
+      if (is_list) end = "]" + end;
+      rest.erase(0, dot + 1);
+    }
+    for (const char* value :
+         {"true", "0", "-1", "512", "1e308", ".inf", "''", "x", "[]", "[1, 2]", "[[1], [x]]", "{x: 1}"}) {
+      SCOPED_TRACE(value);
+      write_plain(file,
+                  fmt::format("job: extension\nconfig: {{process: [{{{}{}: {}{}}}]}}\n", begin, rest, value, end));
+      expect_read_or_refused([&] {
+        ForeignConfig read = explain_options(file, Trainer::ai_toolkit);
+        read.check();
+        resolve(read.config, {});
+        to_toml(read.config);
+      });
+    }
   }
 }
 

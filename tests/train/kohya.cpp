@@ -204,12 +204,12 @@ TEST_F(KohyaTest, WhatCannotBeHonouredIsRefusedByName) {
   expect_error([&] { read("train_data_dir = 'a'"); }, {"resolution is missing"});
 }
 
-struct Row {
+struct KohyaRow {
   const char *option, *key, *told;
 };
 
 // Keys with what Wick makes of them, of an SDXL file: R1 of the faults that users met.
-constexpr Row kRows[] = {
+constexpr KohyaRow kKohyaRows[] = {
     {"noise_ofset = 0.1", "noise_ofset",
      "idle: not a key of kohya's scripts, so it does nothing there; did you mean noise_offset?"},
     {"epoch = 10", "epoch", "idle: not a key of kohya's scripts, so it does nothing there"},
@@ -245,7 +245,7 @@ constexpr Row kRows[] = {
     {"vae = ''", "vae", "empty: says nothing"}};
 
 TEST_F(KohyaTest, EachKeyIsToldOf) {
-  for (const Row& row : kRows) {
+  for (const KohyaRow& row : kKohyaRows) {
     SCOPED_TRACE(row.option);
     write_plain(file_, kLeast + row.option + "\n");
     EXPECT_EQ(told(explain_kohya(file_), row.key), row.told);

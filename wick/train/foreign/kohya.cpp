@@ -16,12 +16,10 @@ namespace {
 
 using Key = ForeignKey;
 
-constexpr std::string_view kAlways = "always so", kOwnLogs = "a run writes TensorBoard's files and metrics.jsonl",
-                           kOwnLoading = "Wick reads and moves data in its own way", kFactors = "factors are in f32",
-                           kNoUpload = "Wick uploads nothing", kOwnState = "--resume goes on with any run",
-                           kToldByFile = "the file tells the run's settings", kFused = "attention is always fused",
-                           kDeepSpeed = "is for DeepSpeed", kWhole = "is for whole models",
-                           kItself = "names option files", kLeftAlone = "kohya's scripts leave it alone";
+constexpr std::string_view kAlways = "always so", kFactors = "factors are in f32",
+                           kOwnState = "--resume goes on with any run", kDeepSpeed = "is for DeepSpeed",
+                           kWhole = "is for whole models", kItself = "names option files",
+                           kLeftAlone = "kohya's scripts leave it alone";
 
 // All options of kohya's scripts that Wick knows.
 constexpr Key kKeys[] = {
@@ -73,7 +71,7 @@ constexpr Key kKeys[] = {
     Key::idle("dim_from_weights", "--from has the file's ranks"),
     Key::idle("disable_mmap_load_safetensors", kOwnLoading),
     Key::together("discrete_flow_shift"),
-    Key::idle("dynamo_backend", "kernels are compiled ahead"),
+    Key::idle("dynamo_backend", kCompiled),
     Key::together("enable_bucket"),
     Key::refused("enable_scaled_pos_embed", "false", ""),
     Key::refused("enable_wildcard", "false", "caption_lines takes one line of several"),
@@ -230,7 +228,7 @@ constexpr Key kKeys[] = {
     Key::refused("token_warmup_min", "1", ""),
     Key::refused("token_warmup_step", "0", ""),
     Key::idle("tokenizer_cache_dir", "tokenizers are Wick's own"),
-    Key::idle("torch_compile", "kernels are compiled ahead"),
+    Key::idle("torch_compile", kCompiled),
     Key::same("train_batch_size"),
     Key::together("train_data_dir"),
     Key::idle("training_comment", kToldByFile),

@@ -5,6 +5,7 @@
 #include "wick/core/error.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/kohya.h"
 #include "wick/train/foreign/tree.h"
 
@@ -17,6 +18,20 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kOfKohya[] = {
     "network_module", "network_args",  "train_data_dir",          "dataset_config",  "optimizer_type", "optimizer_args",
     "save_precision", "save_model_as", "network_train_unet_only", "mixed_precision", "unet_lr",        "enable_bucket"};
+
+// Programs whose files Wick knows by keys that no other has, and what tells of their settings.
+struct KnownFormat {
+  std::string_view program;
+  std::string_view keys[3];
+  std::string_view page;
+};
+constexpr KnownFormat kKnownFormats[] = {
+    {"OneTrainer", {"training_method", "concept_file_name"}, "docs/coming-from-onetrainer.md"},
+    {"SimpleTuner", {"--model_family", "model_family", "--data_backend_config"}, "docs/training.md"},
+    {"musubi-tuner", {"dit", "fp8_scaled", "text_encoder1"}, "docs/training.md"},
+    {"kohya's GUI, whose `Print training command` writes the scripts' own",
+     {"LoRA_type", "max_resolution"},
+     "docs/coming-from-kohya.md"}};
 
 // Tables are laid flat there.
 bool is_of_kohya(const Json& tree) {
@@ -45,10 +60,16 @@ void ForeignConfig::check() const {
 
 std::optional<Trainer> trainer_of(const std::filesystem::path& file) {
   const Json tree = read_option_tree(file);
+  if (tree.contains("job") && tree.contains("config")) return Trainer::ai_toolkit;
+  for (const KnownFormat& format : kKnownFormats)
+    check_usage(
+        !std::ranges::any_of(format.keys, [&](std::string_view key) { return !key.empty() && tree.contains(key); }),
+        "{}: is an option file of {}, which Wick does not read; see {}", file.string(), format.program, format.page);
   if (is_of_kohya(tree)) return Trainer::kohya;
-  check_usage(syntax_of(file) == OptionSyntax::toml,
-              "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, found neither",
-              file.string());
+  check_usage(
+      syntax_of(file) == OptionSyntax::toml,
+      "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts or ai-toolkit, found neither",
+      file.string());
   return {};
 }
 
@@ -56,6 +77,8 @@ ForeignConfig explain_options(const std::filesystem::path& file, Trainer trainer
   switch (trainer) {
     case Trainer::kohya:
       return explain_kohya(file);
+    case Trainer::ai_toolkit:
+      return explain_ai_toolkit(file);
   }
   fail("{}: unknown trainer", file.string());
 }

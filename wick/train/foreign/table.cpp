@@ -29,6 +29,7 @@ KeyReport* ForeignReader::report_of(std::string_view key) {
 }
 
 void ForeignReader::add(const std::string& key, const nlohmann::ordered_json& value) {
+  check_usage(read_.keys.size() < kMaxOptions, "{}: expected at most {} options", read_.file, kMaxOptions);
   const std::vector<std::string> words = words_of(value);
   if (KeyReport* before = report_of(key)) {
     before->use = KeyUse::refused;
@@ -45,6 +46,12 @@ void ForeignReader::add(const std::string& key, const nlohmann::ordered_json& va
     report.use = KeyUse::empty, report.told = "says nothing";
   else
     values_[key] = words;
+}
+
+std::vector<std::string> ForeignReader::keys() const {
+  std::vector<std::string> all;
+  for (const KeyReport& report : read_.keys) all.push_back(report.key);
+  return all;
 }
 
 void ForeignReader::drop(const std::string& key, std::string why) {
@@ -82,8 +89,9 @@ void ForeignReader::read_key(KeyReport& report, const ForeignKey& row) {
       return set(row.text, found, key);
     case ForeignKey::Kind::refused:
       const auto value = number_of(found.front()), neutral = number_of(row.neutral);
-      const bool is_neutral = found.size() == 1 &&
-                              (found.front() == "false" || found.front() == row.neutral || (value && value == neutral));
+      const bool is_off = found.front() == "false" && row.neutral != "true";
+      const bool is_neutral =
+          found.size() == 1 && (is_off || found.front() == row.neutral || (value && value == neutral));
       if (is_neutral) return asks_for_nothing();
       refuse(key, row.text.empty() ? "Wick has no such setting; leave it out"
                                    : fmt::format("Wick has no such setting; {}", row.text));

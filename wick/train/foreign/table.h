@@ -35,6 +35,12 @@ struct ForeignKey {
   }
 };
 
+// Why keys that many programs have mean nothing here.
+inline constexpr std::string_view kOwnLogs = "a run writes TensorBoard's files and metrics.jsonl",
+                                  kOwnLoading = "Wick reads and moves data in its own way",
+                                  kNoUpload = "Wick uploads nothing", kToldByFile = "the file tells the run's settings",
+                                  kFused = "attention is always fused", kCompiled = "kernels are compiled ahead";
+
 class ForeignReader {
  protected:
   // What ends a part of the reading; attempt() takes it down.
@@ -51,6 +57,8 @@ class ForeignReader {
   void read_table();
   void drop(const std::string& key, std::string why);  // means nothing here
 
+  const std::string& file() const { return read_.file; }
+  std::vector<std::string> keys() const;  // of the file, in its order
   bool has(std::string_view key) const { return values_.find(key) != values_.end(); }
   const std::vector<std::string>& words(std::string_view key) const { return values_.find(key)->second; }
   std::string text(std::string_view key, std::string_view otherwise) const;

@@ -4,6 +4,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/train/foreign/yaml.h"
 #include "wick/train/toml_settings.h"
 
 namespace wick {
@@ -13,15 +14,17 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
-Json tree_of(const toml::node& node) {
+Json tree_of(const toml::node& node, const std::string& source) {
   if (const toml::table* table = node.as_table()) {
+    check_usage(table->size() <= kMaxOptions, "{}: expected at most {} options in a table, found {}", source,
+                kMaxOptions, table->size());
     Json object = Json::object();
-    for (const auto& [key, value] : *table) object[std::string(key.str())] = tree_of(value);
+    for (const auto& [key, value] : *table) object[std::string(key.str())] = tree_of(value, source);
     return object;
   }
   if (const toml::array* list = node.as_array()) {
     Json array = Json::array();
-    for (const toml::node& item : *list) array.push_back(tree_of(item));
+    for (const toml::node& item : *list) array.push_back(tree_of(item, source));
     return array;
   }
   if (const auto text = node.value_exact<std::string>()) return *text;
@@ -38,13 +41,17 @@ Json tree_of(const toml::node& node) {
 }  // namespace
 
 OptionSyntax syntax_of(const std::filesystem::path& file) {
-  return file.extension() == ".json" ? OptionSyntax::json : OptionSyntax::toml;
+  const std::string ending = file.extension().string();
+  if (ending == ".yaml" || ending == ".yml") return OptionSyntax::yaml;
+  return ending == ".json" ? OptionSyntax::json : OptionSyntax::toml;
 }
 
 Json read_option_tree(const std::filesystem::path& file) {
-  if (syntax_of(file) == OptionSyntax::toml) return tree_of(parse_toml(file));
-  const std::string source = file.string();
-  Json tree = parse_json_in_order(read_file(file, kMaxBytes), source);
+  const OptionSyntax syntax = syntax_of(file);
+  if (syntax == OptionSyntax::toml) return tree_of(parse_toml(file), file.string());
+  const std::string source = file.string(), text = read_file(file, kMaxBytes);
+  if (syntax == OptionSyntax::yaml) return parse_yaml(text, source);
+  Json tree = parse_json_in_order(text, source);
   check_usage(tree.is_object(), "{}: expected an object of options", source);
   return tree;
 }

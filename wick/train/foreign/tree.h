@@ -7,8 +7,10 @@
 
 namespace wick {
 
-enum class OptionSyntax { toml, json };
+enum class OptionSyntax { toml, json, yaml };
 OptionSyntax syntax_of(const std::filesystem::path& file);  // by its name's ending: TOML unless that is another's
+
+inline constexpr size_t kMaxOptions = 4096;  // of a table
 
 // An object. Dates and times of TOML are strings. Throws Error, or UsageError, that names file and line.
 nlohmann::ordered_json read_option_tree(const std::filesystem::path& file);

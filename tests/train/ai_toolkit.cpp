@@ -1,0 +1,168 @@
+// Jobs of ai-toolkit: what Wick makes of each key.
+#include "wick/train/foreign/ai_toolkit.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "io/files.h"
+#include "wick/train/foreign/yaml.h"
+
+namespace wick {
+namespace {
+
+// A job of FLUX; {0} are more keys of `train`, {1} of the data set, {2} of the process.
+constexpr std::string_view kJob = R"(---
+job: extension
+config:
+  name: "fox"
+  process:
+    - type: 'sd_trainer'
+      training_folder: "output"
+      device: cuda:0
+      network: {{type: lora, linear: 16, linear_alpha: 8}}
+      save: {{dtype: float16, save_every: 250, max_step_saves_to_keep: 4}}
+      datasets:
+        - folder_path: "pictures of [name]"
+          caption_ext: "txt"
+          resolution: [ 512, 768, 1024 ]
+{1}
+      train:
+        batch_size: 1
+        steps: 2000
+        noise_scheduler: "flowmatch"
+        optimizer: "adamw8bit"
+        lr: 1e-4
+        ema_config:
+          use_ema: true
+          ema_decay: 0.99
+        dtype: bf16
+{0}
+      model:
+        name_or_path: "black-forest-labs/FLUX.1-dev"
+        is_flux: true
+        quantize: true
+      sample:
+        sample_every: 250
+        prompts:
+          - "[trigger] in the snow"
+{2}
+meta:
+  name: "[name]"
+)";
+
+class AiToolkitTest : public testing::Test {
+ protected:
+  ForeignConfig explain(const std::string& train, const std::string& dataset = "", const std::string& process = "") {
+    write_plain(file_, fmt::format(fmt::runtime(kJob), train, dataset, process));
+    EXPECT_EQ(trainer_of(file_), Trainer::ai_toolkit);
+    return explain_ai_toolkit(file_);
+  }
+  static std::string told(const ForeignConfig& read, std::string_view key) {
+    const auto found = std::ranges::find(read.keys, key, &KeyReport::key);
+    if (found == read.keys.end()) return "";
+    constexpr const char* kUses[] = {"honoured", "idle", "empty", "refused"};
+    return fmt::format("{}: {}", kUses[size_t(found->use)], found->told);
+  }
+
+  TemporaryDirectory folder_;
+  const std::filesystem::path file_ = folder_ / "job.yaml";
+};
+
+TEST_F(AiToolkitTest, AJobIsReadAsAiToolkitReadsIt) {
+  const ForeignConfig read = explain("");
+  read.check();
+  const TrainConfig& c = read.config;
+  EXPECT_EQ(c.output, "output/fox");
+  EXPECT_EQ(c.name, "fox");
+  EXPECT_EQ(c.model, "black-forest-labs/FLUX.1-dev");
+  EXPECT_EQ(c.dataset, std::vector<std::string>{"pictures of fox"});
+  EXPECT_EQ(c.rank.value, 16);
+  EXPECT_EQ(c.alpha.value, 16) << "the scale is 1 with FLUX, whatever linear_alpha says";
+  EXPECT_EQ(c.save_every, 250);
+  EXPECT_EQ(c.keep_last, 4);
+  EXPECT_EQ(c.save_dtype, DType::f16);
+  EXPECT_EQ(c.resolution, (std::vector<int64_t>{512, 768, 1024}));
+  EXPECT_EQ(c.caption_extension, ".txt");
+  EXPECT_EQ(c.steps, 2000);
+  EXPECT_EQ(c.optimizer, OptimizerKind::adamw8bit);
+  EXPECT_EQ(c.lr.value, 1e-4);
+  EXPECT_EQ(c.ema, 0.99);
+  EXPECT_EQ(c.ema_warmup, AverageWarmup::none);
+  EXPECT_EQ(c.dtype, DType::bf16);
+  EXPECT_EQ(c.quantize, Quantize::fp8);
+  EXPECT_EQ(c.timestep_mean, "0");
+  EXPECT_TRUE(c.gradient_checkpointing);
+  EXPECT_TRUE(c.targets.empty()) << "the family's own";
+}
+
+struct JobRow {
+  const char *train, *dataset, *process, *key, *told;
+};
+constexpr JobRow kJobRows[] = {
+    {"", "", "", "network.linear", "honoured: rank = 16"},
+    {"", "", "", "train.lr", "honoured: lr = 0.0001"},
+    {"", "", "", "config.name", "honoured: output = \"output/fox\", name = \"fox\""},
+    {"", "", "", "sample.sample_every", "idle: previews are of --sample-prompts FILE"},
+    {"", "", "", "meta.name", "idle: the file tells the run's settings"},
+    {"        timestep_type: linear", "", "", "train.timestep_type",
+     "honoured: timesteps = \"uniform\", timestep_shift = \"1\""},
+    {"        timestep_type: weighted", "", "", "train.timestep_type",
+     "refused: expected sigmoid, linear or shift, found \"weighted\""},
+    {"        lr_scheduler: linear", "", "", "train.lr_scheduler",
+     "refused: expected constant, constant_with_warmup or cosine, found \"linear\""},
+    {"        optimizer_params: {weight_decay: 1e-4}", "", "", "train.optimizer_params.weight_decay",
+     "honoured: weight_decay = 0.0001"},
+    {"        optimizer_params: {betas: [0.9, 0.99]}", "", "", "train.optimizer_params.betas",
+     "refused: Wick has no such argument of adamw8bit"},
+    {"        diff_output_preservation: false", "", "", "train.diff_output_preservation", "empty: asks for nothing"},
+    {"        diff_output_preservation: yes", "", "", "train.diff_output_preservation",
+     "refused: Wick has no such setting; leave it out"},
+    {"        learning_rate: 1", "", "", "train.learning_rate",
+     "idle: not a key of ai-toolkit, so it does nothing there"},
+    {"        max_grad_norm: ''", "", "", "train.max_grad_norm", "empty: says nothing"},
+    {"", "          flip_x: true", "", "datasets[0].flip_x", "honoured: flip_aug = true"},
+    {"", "          num_repeats: 4", "", "datasets[0].num_repeats",
+     "refused: Wick has no such setting; folders named N_name repeat pictures"},
+    {"", "        - {folder_path: more, caption_ext: txt, resolution: [512, 768, 1024]}", "", "datasets[1].folder_path",
+     "honoured: dataset = [\"pictures of fox\", \"more\"]"},
+    {"", "", "      trigger_word: null", "trigger_word", "empty: says nothing"},
+    {"", "", "      trigger_word: p3r", "trigger_word", "honoured: trigger_word = \"p3r\""},
+    {"", "", "      slider: {target_class: dog}", "slider.target_class",
+     "refused: Wick has no such setting; leave it out"}};
+
+TEST_F(AiToolkitTest, EachKeyIsToldOf) {
+  for (const JobRow& row : kJobRows) {
+    SCOPED_TRACE(fmt::format("{}{}{}", row.train, row.dataset, row.process));
+    EXPECT_EQ(told(explain(row.train, row.dataset, row.process), row.key), row.told);
+  }
+}
+
+// As PyYAML's safe loader, but for 1e-4, which ai-toolkit makes a number.
+TEST(Yaml, ScalarsAreAsInPython) {
+  const auto parsed = [](const std::string& value) { return parse_yaml("a: " + value + "\n", "f.yaml")["a"].dump(); };
+  const std::pair<const char*, const char*> kCases[] = {
+      {"1", "1"},       {"+1_000", "1000"},    {"1e-4", "0.0001"}, {".5", "0.5"},
+      {"yes", "true"},  {"Off", "false"},      {"~", "null"},      {"", "null"},
+      {"'1'", "\"1\""}, {"017", "\"017\""},    {"x", "\"x\""},     {"[1, [a]]", "[1,[\"a\"]]"},
+      {"{}", "{}"},     {"1.2.3", "\"1.2.3\""}};
+  for (const auto& [text, json] : kCases) EXPECT_EQ(parsed(text), json) << text;
+}
+
+TEST(Yaml, WhatIsNotReadEndsInOneLine) {
+  const auto refused = [](const std::string& text, std::initializer_list<std::string_view> parts) {
+    expect_error([&] { parse_yaml(text, "f.yaml"); }, parts);
+  };
+  refused("a: &x 1\nb: *x\n", {"f.yaml: line 2", "aliases"});
+  refused("a: !!python/name:os.system x\n", {"f.yaml: line 1", "tags"});
+  refused("a: 1\na: 2\n", {"f.yaml: line 2", "a: expected it once"});
+  refused("a: 1\n---\nb: 2\n", {"f.yaml: line 2", "one document"});
+  refused("- a\n", {"f.yaml: line 1", "a mapping"});
+  refused("", {"f.yaml", "found nothing"});
+  refused("a: [1\n", {"f.yaml: line"});
+  refused("a: \x01\n", {"f.yaml: line"});
+  refused("a: " + std::string(200, '['), {"f.yaml: line 1", "100 levels"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,698 @@
+#include "wick/train/foreign/ai_toolkit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
+
+namespace wick {
+namespace {
+
+using Key = ForeignKey;
+
+constexpr std::string_view kMemory = "changes where weights lie; --memory and --stream-blocks save memory here",
+                           kFileNames = "files have kohya's names, which ComfyUI reads",
+                           kPartOf = "goes with another key, or with other models",
+                           kSamples = "previews are of --sample-prompts FILE", kTargets = "--targets names modules",
+                           kVideo = "is for videos and sounds";
+
+// All options of a job of ai-toolkit's that Wick knows, by their paths within the process; config.name is the job's.
+// Sources: toolkit/config_modules.py, and config/examples.
+constexpr Key kJobKeys[] = {Key::together("config.name"),
+                            Key::together("config.process"),
+                            Key::together("datasets[0].alpha_mask"),
+                            Key::idle("datasets[0].audio_normalize", kVideo),
+                            Key::idle("datasets[0].audio_preserve_pitch", kVideo),
+                            Key::refused("datasets[0].augmentations", "", ""),
+                            Key::refused("datasets[0].augments", "", ""),
+                            Key::idle("datasets[0].auto_frame_count", kVideo),
+                            Key::refused("datasets[0].batch_size", "", ""),
+                            Key::setting("datasets[0].bucket_tolerance", "bucket_step"),
+                            Key::refused("datasets[0].buckets", "true", ""),
+                            Key::idle("datasets[0].cache_clip_vision_to_disk", kOwnLoading),
+                            Key::idle("datasets[0].cache_latents", kOwnLoading),
+                            Key::idle("datasets[0].cache_latents_num_workers", kOwnLoading),
+                            Key::idle("datasets[0].cache_latents_to_disk", kOwnLoading),
+                            Key::idle("datasets[0].cache_tensors_to_disk", kOwnLoading),
+                            Key::idle("datasets[0].cache_text_embeddings", kOwnLoading),
+                            Key::setting("datasets[0].caption_dropout_rate", "caption_dropout"),
+                            Key::together("datasets[0].caption_ext"),
+                            Key::together("datasets[0].caption_type"),
+                            Key::refused("datasets[0].clip_image_augmentations", "", ""),
+                            Key::refused("datasets[0].clip_image_from_same_folder", "false", ""),
+                            Key::refused("datasets[0].clip_image_path", "", ""),
+                            Key::idle("datasets[0].clip_image_shuffle_augmentations", kOwnLoading),
+                            Key::refused("datasets[0].control_from_same_folder", "false", ""),
+                            Key::refused("datasets[0].control_path", "", ""),
+                            Key::refused("datasets[0].control_path_1", "", ""),
+                            Key::refused("datasets[0].control_path_2", "", ""),
+                            Key::refused("datasets[0].control_path_3", "", ""),
+                            Key::idle("datasets[0].control_transparent_color", kPartOf),
+                            Key::refused("datasets[0].controls", "", ""),
+                            Key::together("datasets[0].dataset_path"),
+                            Key::idle("datasets[0].debug", kOwnLoading),
+                            Key::refused("datasets[0].default_caption", "", ""),
+                            Key::refused("datasets[0].diff_output_preservation", "false", ""),
+                            Key::idle("datasets[0].diff_output_preservation_class", kPartOf),
+                            Key::idle("datasets[0].do_audio", kVideo),
+                            Key::idle("datasets[0].do_i2v", kVideo),
+                            Key::refused("datasets[0].extra_values", "", ""),
+                            Key::idle("datasets[0].fast_image_size", kOwnLoading),
+                            Key::setting("datasets[0].flip_x", "flip_aug"),
+                            Key::refused("datasets[0].flip_y", "false", ""),
+                            Key::together("datasets[0].folder_path"),
+                            Key::idle("datasets[0].fps", kVideo),
+                            Key::idle("datasets[0].full_size_control_images", kOwnLoading),
+                            Key::idle("datasets[0].guidance_type", kOwnLoading),
+                            Key::refused("datasets[0].inpaint_path", "", ""),
+                            Key::together("datasets[0].invert_mask"),
+                            Key::together("datasets[0].is_reg"),
+                            Key::setting("datasets[0].keep_tokens", "keep_tokens"),
+                            Key::idle("datasets[0].load_image_when_caching_latents", kOwnLoading),
+                            Key::refused("datasets[0].loss_multiplier", "1.0", ""),
+                            Key::together("datasets[0].mask_min_value"),
+                            Key::together("datasets[0].mask_path"),
+                            Key::refused("datasets[0].network_weight", "1.0", ""),
+                            Key::idle("datasets[0].num_controls_from_same_folder", kPartOf),
+                            Key::idle("datasets[0].num_frames", kVideo),
+                            Key::refused("datasets[0].num_repeats", "1", "folders named N_name repeat pictures"),
+                            Key::idle("datasets[0].num_workers", kOwnLoading),
+                            Key::refused("datasets[0].poi", "", ""),
+                            Key::idle("datasets[0].prefetch_factor", kOwnLoading),
+                            Key::refused("datasets[0].prior_reg", "false", ""),
+                            Key::setting("datasets[0].random_crop", "random_crop"),
+                            Key::refused("datasets[0].random_scale", "false", ""),
+                            Key::refused("datasets[0].random_triggers", "", ""),
+                            Key::idle("datasets[0].random_triggers_max", kPartOf),
+                            Key::refused("datasets[0].replacements", "", ""),
+                            Key::idle("datasets[0].replay_transforms", kOwnLoading),
+                            Key::setting("datasets[0].resolution", "resolution"),
+                            Key::refused("datasets[0].scale", "1.0", ""),
+                            Key::idle("datasets[0].shrink_video_to_frames", kVideo),
+                            Key::idle("datasets[0].shuffle_augmentations", kOwnLoading),
+                            Key::setting("datasets[0].shuffle_tokens", "shuffle_caption"),
+                            Key::refused("datasets[0].square_crop", "false", ""),
+                            Key::refused("datasets[0].standardize_images", "false", ""),
+                            Key::setting("datasets[0].token_dropout_rate", "caption_tag_dropout_rate"),
+                            Key::refused("datasets[0].trigger_word", "", ""),
+                            Key::idle("datasets[0].trim_auto_frame_count_tail", kVideo),
+                            Key::refused("datasets[0].type", "image", ""),
+                            Key::refused("datasets[0].unconditional_path", "", ""),
+                            Key::refused("datasets[0].use_short_captions", "false", ""),
+                            Key::setting("device", "device"),
+                            Key::together("job"),
+                            Key::refused("model.accuracy_recovery_adapter", "", ""),
+                            Key::together("model.arch"),
+                            Key::refused("model.assistant_lora_path", "", ""),
+                            Key::refused("model.attn_masking", "false", ""),
+                            Key::idle("model.auto_memory", kMemory),
+                            Key::idle("model.block_compile", kCompiled),
+                            Key::idle("model.cache_size_limit", kCompiled),
+                            Key::idle("model.compile", kCompiled),
+                            Key::idle("model.compile_dynamic", kCompiled),
+                            Key::idle("model.compile_fullgraph", kCompiled),
+                            Key::idle("model.compile_mode", kCompiled),
+                            Key::idle("model.dtype", "train.dtype is that of the frozen weights"),
+                            Key::refused("model.experimental_xl", "false", ""),
+                            Key::refused("model.extras_name_or_path", "", ""),
+                            Key::refused("model.ignore_if_contains", "", ""),
+                            Key::refused("model.in_context", "false", ""),
+                            Key::idle("model.inference_lora_path", kPartOf),
+                            Key::refused("model.is_auraflow", "false", ""),
+                            Key::together("model.is_flux"),
+                            Key::refused("model.is_lumina2", "false", ""),
+                            Key::refused("model.is_pixart", "false", ""),
+                            Key::refused("model.is_pixart_sigma", "false", ""),
+                            Key::refused("model.is_ssd", "false", ""),
+                            Key::refused("model.is_v2", "false", ""),
+                            Key::together("model.is_v3"),
+                            Key::together("model.is_v_pred"),
+                            Key::refused("model.is_vega", "false", ""),
+                            Key::together("model.is_xl"),
+                            Key::refused("model.latent_space_version", "", ""),
+                            Key::idle("model.layer_offloading", kMemory),
+                            Key::idle("model.layer_offloading_text_encoder_percent", kMemory),
+                            Key::idle("model.layer_offloading_transformer_percent", kMemory),
+                            Key::refused("model.lora_path", "", "`wick merge` merges LoRAs into a model first"),
+                            Key::idle("model.low_vram", kMemory),
+                            Key::together("model.name_or_path"),
+                            Key::refused("model.only_if_contains", "", ""),
+                            Key::together("model.qtype"),
+                            Key::idle("model.qtype_te", kMemory),
+                            Key::together("model.quantize"),
+                            Key::idle("model.quantize_te", kMemory),
+                            Key::refused("model.refiner_name_or_path", "", ""),
+                            Key::idle("model.refiner_start_at", kPartOf),
+                            Key::idle("model.split_model_other_module_param_count_scale", kMemory),
+                            Key::idle("model.split_model_over_gpus", kMemory),
+                            Key::idle("model.te_device", kMemory),
+                            Key::idle("model.te_dtype", "train.dtype is that of the frozen weights"),
+                            Key::refused("model.te_name_or_path", "", ""),
+                            Key::refused("model.text_encoder_bits", "16", ""),
+                            Key::refused("model.unconditional_lora_path", "", ""),
+                            Key::refused("model.unet_path", "", ""),
+                            Key::refused("model.unet_sample_size", "", ""),
+                            Key::refused("model.use_flux_cfg", "false", ""),
+                            Key::refused("model.use_text_encoder_1", "true", ""),
+                            Key::refused("model.use_text_encoder_2", "true", ""),
+                            Key::idle("model.vae_device", kMemory),
+                            Key::idle("model.vae_dtype", "train.dtype is that of the frozen weights"),
+                            Key::setting("model.vae_path", "vae"),
+                            Key::refused("network.all_layers", "false", ""),
+                            Key::together("network.alpha"),
+                            Key::together("network.conv"),
+                            Key::together("network.conv_alpha"),
+                            Key::setting("network.dropout", "lora_dropout"),
+                            Key::idle("network.layer_offloading", kMemory),
+                            Key::together("network.linear"),
+                            Key::together("network.linear_alpha"),
+                            Key::together("network.lokr_factor"),
+                            Key::together("network.lokr_full_rank"),
+                            Key::refused("network.lorm", "", ""),
+                            Key::refused("network.network_kwargs.ignore_if_contains", "", kTargets),
+                            Key::refused("network.network_kwargs.only_if_contains", "", kTargets),
+                            Key::idle("network.old_lokr_format", kFileNames),
+                            Key::together("network.pretrained_lora_path"),
+                            Key::together("network.rank"),
+                            Key::idle("network.split_multistage_loras", "is for models of several stages"),
+                            Key::refused("network.transformer_only", "true", ""),
+                            Key::together("network.type"),
+                            Key::idle("performance_log_every", kOwnLogs),
+                            Key::setting("save.dtype", "save_dtype"),
+                            Key::idle("save.hf_private", kNoUpload),
+                            Key::idle("save.hf_repo_id", kNoUpload),
+                            Key::setting("save.max_step_saves_to_keep", "keep_last"),
+                            Key::idle("save.push_to_hub", kNoUpload),
+                            Key::setting("save.save_every", "save_every"),
+                            Key::idle("save.save_format", kFileNames),
+                            Key::idle("sqlite_db_path", kOwnLogs),
+                            Key::idle("torch_profiler", kOwnLogs),
+                            Key::refused("train.adapter_assist_name_or_path", "", ""),
+                            Key::idle("train.adapter_assist_type", kPartOf),
+                            Key::idle("train.adapter_lr", kPartOf),
+                            Key::refused("train.adaptive_scaling_factor", "false", ""),
+                            Key::idle("train.attention_backend", kFused),
+                            Key::idle("train.audio_loss_multiplier", kPartOf),
+                            Key::idle("train.batch_noise_correction_scale", kPartOf),
+                            Key::setting("train.batch_size", "batch_size"),
+                            Key::refused("train.blank_prompt_preservation", "false", ""),
+                            Key::idle("train.blank_prompt_preservation_multiplier", kPartOf),
+                            Key::refused("train.blended_blur_noise", "false", ""),
+                            Key::refused("train.bypass_guidance_embedding", "false", ""),
+                            Key::idle("train.cache_text_embeddings", kOwnLoading),
+                            Key::idle("train.cfg_rescale", kPartOf),
+                            Key::setting("train.cfg_scale", "train_guidance"),
+                            Key::together("train.content_or_style"),
+                            Key::refused("train.correct_pred_norm", "false", ""),
+                            Key::idle("train.correct_pred_norm_multiplier", kPartOf),
+                            Key::refused("train.diff_output_preservation", "false", ""),
+                            Key::idle("train.diff_output_preservation_class", kPartOf),
+                            Key::idle("train.diff_output_preservation_multiplier", kPartOf),
+                            Key::idle("train.differential_guidance_scale", kPartOf),
+                            Key::refused("train.diffusion_feature_extractor_path", "", ""),
+                            Key::idle("train.diffusion_feature_extractor_weight", kPartOf),
+                            Key::idle("train.disable_sampling", kSamples),
+                            Key::refused("train.do_batch_noise_correction", "false", ""),
+                            Key::refused("train.do_blank_stabilization", "false", ""),
+                            Key::refused("train.do_cfg", "false", ""),
+                            Key::refused("train.do_differential_guidance", "false", ""),
+                            Key::refused("train.do_fft_loss", "false", ""),
+                            Key::refused("train.do_fft_velocity_equiv_weight", "false", ""),
+                            Key::refused("train.do_guidance_loss", "false", ""),
+                            Key::idle("train.do_guidance_loss_cfg_zero", kPartOf),
+                            Key::refused("train.do_paramiter_swapping", "false", ""),
+                            Key::refused("train.do_prior_divergence", "false", ""),
+                            Key::refused("train.do_random_cfg", "false", ""),
+                            Key::refused("train.do_signal_amplification", "false", ""),
+                            Key::refused("train.do_signal_correction_noise", "false", ""),
+                            Key::setting("train.dtype", "dtype"),
+                            Key::refused("train.dynamic_noise_offset", "false", ""),
+                            Key::together("train.ema_config.ema_decay"),
+                            Key::refused("train.ema_config.param_multiplier", "1", ""),
+                            Key::together("train.ema_config.use_ema"),
+                            Key::refused("train.ema_config.use_feedback", "false", ""),
+                            Key::idle("train.embedding_lr", kPartOf),
+                            Key::refused("train.force_consistent_noise", "false", ""),
+                            Key::idle("train.force_first_sample", kSamples),
+                            Key::refused("train.free_u", "false", ""),
+                            Key::together("train.gradient_accumulation"),
+                            Key::together("train.gradient_accumulation_steps"),
+                            Key::setting("train.gradient_checkpointing", "gradient_checkpointing"),
+                            Key::idle("train.guidance_loss_schedule", kPartOf),
+                            Key::idle("train.guidance_loss_target", kPartOf),
+                            Key::refused("train.img_multiplier", "1.0", ""),
+                            Key::refused("train.inverted_mask_prior", "false", ""),
+                            Key::idle("train.inverted_mask_prior_multiplier", kPartOf),
+                            Key::refused("train.latent_feature_extractor_path", "", ""),
+                            Key::idle("train.latent_feature_loss_weight", kPartOf),
+                            Key::refused("train.latent_multiplier", "1.0", ""),
+                            Key::refused("train.learnable_snr_gos", "false", ""),
+                            Key::together("train.linear_timesteps"),
+                            Key::refused("train.linear_timesteps2", "false", ""),
+                            Key::refused("train.loss_target", "noise", ""),
+                            Key::together("train.loss_type"),
+                            Key::together("train.lr"),
+                            Key::together("train.lr_scheduler"),
+                            Key::together("train.lr_scheduler_params.num_warmup_steps"),
+                            Key::refused("train.match_adapter_assist", "false", ""),
+                            Key::refused("train.match_adapter_chance", "0.0", ""),
+                            Key::refused("train.match_noise_norm", "false", ""),
+                            Key::idle("train.max_cfg_scale", kPartOf),
+                            Key::refused("train.max_denoising_steps", "999", ""),
+                            Key::setting("train.max_grad_norm", "max_grad_norm"),
+                            Key::refused("train.max_loss", "", ""),
+                            Key::idle("train.max_loss_debug", kPartOf),
+                            Key::idle("train.max_negative_prompts", kPartOf),
+                            Key::refused("train.merge_network_on_save", "false", ""),
+                            Key::idle("train.merge_network_on_save_strength", kPartOf),
+                            Key::refused("train.min_denoising_steps", "0", ""),
+                            Key::together("train.min_snr_gamma"),
+                            Key::refused("train.negative_prompt", "", ""),
+                            Key::idle("train.next_sample_timesteps", kPartOf),
+                            Key::refused("train.noise_multiplier", "1.0", ""),
+                            Key::setting("train.noise_offset", "noise_offset"),
+                            Key::together("train.noise_scheduler"),
+                            Key::refused("train.noisy_latent_multiplier", "1.0", ""),
+                            Key::refused("train.num_train_timesteps", "1000", ""),
+                            Key::refused("train.optimal_noise_pairing_samples", "1", ""),
+                            Key::together("train.optimizer"),
+                            Key::together("train.optimizer_params.weight_decay"),
+                            Key::idle("train.paramiter_swapping_factor", kPartOf),
+                            Key::refused("train.pred_scaler", "1.0", ""),
+                            Key::refused("train.prompt_dropout_prob", "0.0", ""),
+                            Key::refused("train.prompt_saturation_chance", "0.0", ""),
+                            Key::refused("train.random_noise_multiplier", "0.0", ""),
+                            Key::refused("train.random_noise_shift", "0.0", ""),
+                            Key::idle("train.refiner_lr", kPartOf),
+                            Key::setting("train.reg_weight", "prior_loss_weight"),
+                            Key::idle("train.sdp", kFused),
+                            Key::refused("train.short_and_long_captions", "false", ""),
+                            Key::idle("train.short_and_long_captions_encoder_split", kPartOf),
+                            Key::idle("train.show_turbo_outputs", kSamples),
+                            Key::idle("train.signal_amplification_strength", kPartOf),
+                            Key::idle("train.signal_correction_noise_scale", kPartOf),
+                            Key::refused("train.single_item_batching", "false", ""),
+                            Key::idle("train.skip_first_sample", kSamples),
+                            Key::refused("train.snr_gamma", "", ""),
+                            Key::refused("train.standardize_images", "false", ""),
+                            Key::refused("train.standardize_latents", "false", ""),
+                            Key::refused("train.start_step", "", ""),
+                            Key::setting("train.steps", "steps"),
+                            Key::idle("train.switch_boundary_every", kPartOf),
+                            Key::refused("train.t0_loss_target", "false", ""),
+                            Key::refused("train.t0_velocity_equiv_weight", "false", ""),
+                            Key::refused("train.target_noise_multiplier", "1.0", ""),
+                            Key::refused("train.target_norm_std", "", ""),
+                            Key::idle("train.target_norm_std_value", kPartOf),
+                            Key::together("train.text_encoder_lr"),
+                            Key::together("train.timestep_type"),
+                            Key::idle("train.train_refiner", kPartOf),
+                            Key::together("train.train_text_encoder"),
+                            Key::refused("train.train_turbo", "false", ""),
+                            Key::together("train.train_unet"),
+                            Key::idle("train.unconditional_prompt", kPartOf),
+                            Key::together("train.unet_lr"),
+                            Key::idle("train.unload_text_encoder", kOwnLoading),
+                            Key::refused("train.validation_config", "", ""),
+                            Key::refused("train.weight_jitter", "0.0", ""),
+                            Key::idle("train.xformers", kFused),
+                            Key::together("training_folder"),
+                            Key::setting("trigger_word", "trigger_word"),
+                            Key::together("type")};
+
+// Parts of a job that mean nothing here as a whole.
+struct IdlePart {
+  std::string_view prefix, why;
+};
+constexpr IdlePart kIdleParts[] = {{"sample.", kSamples}, {"logging.", kOwnLogs}, {"meta.", kToldByFile}};
+
+// Parts that Wick cannot honour.
+constexpr std::string_view kRefusedParts[] = {"adapter.",
+                                              "decorator.",
+                                              "embedding.",
+                                              "guidance.",
+                                              "slider.",
+                                              "network.lorm.",
+                                              "model.model_kwargs.",
+                                              "model.model_paths.",
+                                              "model.quantize_kwargs.",
+                                              "train.validation_config.",
+                                              "train.lr_scheduler_params."};
+
+// An optimizer, ours for it, and the weight decay that it has unless told.
+struct JobOptimizer {
+  std::string_view name, ours;
+  double weight_decay;
+};
+constexpr JobOptimizer kJobOptimizers[] = {{"adamw", "adamw", 0.01},      {"adamw8bit", "adamw8bit", 0.01},
+                                           {"lion", "lion", 0},           {"lion8bit", "lion8bit", 0},
+                                           {"adafactor", "adafactor", 0}, {"prodigy", "prodigy", 0}};
+
+enum class JobModel { sdxl, sd3, flux };
+
+class AiToolkitReader : private ForeignReader {
+ public:
+  explicit AiToolkitReader(const std::filesystem::path& file)
+      : ForeignReader(file.string(), "ai-toolkit", kJobKeys), tree_(read_option_tree(file)) {}
+
+  ForeignConfig operator()() {
+    add_all();
+    read_parts();
+    attempt([&] { settle_model(); });
+    if (model_ != JobModel::flux && has("train.cfg_scale")) drop("train.cfg_scale", "is for FLUX");
+    set_defaults();
+    read_table();
+    attempt([&] { settle_job(); });
+    attempt([&] { settle_data(); });
+    attempt([&] { settle_network(); });
+    attempt([&] { settle_targets(); });
+    attempt([&] { settle_optimizer(); });
+    attempt([&] { settle_schedule(); });
+    attempt([&] { settle_average(); });
+    attempt([&] { settle_loss(); });
+    attempt([&] { settle_times(); });
+    return finish();
+  }
+
+ private:
+  using Json = nlohmann::ordered_json;
+
+  // [name] stands for the job's name in all strings.
+  Json named(const Json& value) const {
+    Json changed = value;
+    if (!value.is_string()) return changed;
+    std::string text = value.get<std::string>();
+    for (size_t at = text.find("[name]"); at != text.npos && !name_.empty();
+         at = text.find("[name]", at + name_.size()))
+      text.replace(at, std::string_view("[name]").size(), name_);
+    return text;
+  }
+
+  void add_tree(const std::string& path, const Json& value) {
+    const bool has_parts = value.is_object() || (value.is_array() && !value.empty() && value.front().is_object());
+    if (!has_parts || value.empty()) return add(path, named(value));
+    size_t i = 0;
+    for (const auto& [key, item] : value.items()) {
+      if (value.is_object())
+        add_tree(path.empty() ? key : path + "." + key, item);
+      else
+        add_tree(fmt::format("{}[{}]", path, i++), item);
+    }
+  }
+
+  // The keys of the first process, those of its data sets that differ from the first one's alone, and those beside it.
+  void add_all() {
+    const Json& config = tree_["config"];
+    check_usage(config.is_object() && config.contains("process") && config["process"].is_array() &&
+                    config["process"].size() == 1 && config["process"][0].is_object(),
+                "{}: config.process: expected a list of one process", file());
+    if (config.contains("name") && config["name"].is_string()) name_ = config["name"].get<std::string>();
+    for (const auto& [key, value] : tree_.items())
+      if (key != "config") add_tree(key, value);
+    for (const auto& [key, value] : config.items())
+      if (key != "process") add_tree("config." + key, value);
+    for (const auto& [key, value] : config["process"][0].items())
+      if (key == "datasets" && value.is_array() && !value.empty())
+        add_datasets(value);
+      else
+        add_tree(key, value);
+  }
+
+  void add_datasets(const Json& datasets) {
+    const auto without_place = [](Json dataset) {
+      if (dataset.is_object())
+        for (const char* key : {"folder_path", "dataset_path", "is_reg"}) dataset.erase(key);
+      return dataset;
+    };
+    size_t i = 0;
+    for (const Json& dataset : datasets) {
+      const std::string path = fmt::format("datasets[{}]", i++);
+      if (i == 1) {
+        add_tree(path, dataset);
+        continue;
+      }
+      if (without_place(dataset) != without_place(datasets[0]))
+        attempt([&] {
+          refuse("", path +
+                         ": Wick has one set of settings for all folders of such a file; write a data set's TOML "
+                         "(docs/datasets.md)");
+        });
+      for (const char* key : {"folder_path", "dataset_path", "is_reg"})
+        if (dataset.is_object() && dataset.contains(key)) add(path + "." + key, named(dataset[key]));
+    }
+    datasets_ = i;
+  }
+
+  void read_parts() {
+    for (const std::string& key : keys()) {
+      for (const IdlePart& part : kIdleParts)
+        if (key.starts_with(part.prefix)) drop(key, std::string(part.why));
+      for (const std::string_view part : kRefusedParts)
+        if (key.starts_with(part) && has(key) && key != "train.lr_scheduler_params.num_warmup_steps")
+          attempt([&] { refuse(key, "Wick has no such setting; leave it out"); });
+    }
+  }
+
+  void settle_model() {
+    const std::string arch = text("model.arch", is_set("model.is_flux") ? "flux"
+                                                : is_set("model.is_v3") ? "sd3"
+                                                : is_set("model.is_xl") ? "sdxl"
+                                                                        : "sd1");
+    const std::string kind = arch.substr(0, arch.find(':'));
+    if (kind == "flux")
+      model_ = JobModel::flux;
+    else if (kind == "sd3")
+      model_ = JobModel::sd3;
+    else if (kind != "sdxl")
+      refuse(has("model.arch") ? "model.arch" : "",
+             fmt::format("model.arch: Wick trains SDXL (sdxl), SD3 (sd3) and FLUX.1 (flux), found {}", quote(kind)));
+  }
+
+  // Where the file says nothing.
+  void set_defaults() {
+    config_.steps = 1000;
+    config_.save_every = 1000;
+    config_.keep_last = 5;
+    config_.save_dtype = DType::f16;
+    config_.gradient_checkpointing = true;
+    config_.resolution = {512};
+    config_.no_upscale = true;  // its buckets never scale pictures up
+    config_.bucket_step = 64;
+    config_.train_guidance = 1;
+  }
+
+  void settle_job() {
+    const std::string job = text("job", ""), type = text("type", "");
+    if (job != "extension" && job != "train") refuse_value("job", "extension or train, which trains", job);
+    if (type != "sd_trainer" && type != "diffusion_trainer" && type != "ui_trainer")
+      refuse_value("type", "sd_trainer or diffusion_trainer", type);
+    const std::string folder = text("training_folder", "output");
+    set("output", folder + "/" + name_, has("training_folder") ? "training_folder" : "config.name");
+    set("name", name_, "config.name");
+    claim("config.name", "output");
+    set("model", text("model.name_or_path", ""), "model.name_or_path");
+    if (is_set("model.is_v_pred")) set("prediction", "v", "model.is_v_pred");
+    if (is_set("model.quantize")) settle_quantize();
+    const char* key =
+        has("train.gradient_accumulation") ? "train.gradient_accumulation" : "train.gradient_accumulation_steps";
+    if (has(key)) set("accumulate", text(key, "1"), key);
+  }
+
+  void settle_quantize() {
+    const std::string type = text("model.qtype", "qfloat8");
+    if (type == "qfloat8" || type == "float8")
+      set("quantize", "fp8", "model.quantize");
+    else if (type == "qint8" || type == "int8" || type == "uint8")
+      set("quantize", "int8", "model.quantize");
+    else
+      refuse_value("model.qtype", "qfloat8, float8 or qint8; --quantize has nf4 and GGUF's types", type);
+    claim("model.qtype", "quantize");
+    remark("model.quantize: Wick's types of 8 bits have scales for each row, and T5 is not quantised.");
+  }
+
+  void settle_data() {
+    std::vector<std::string> folders;
+    std::string reg;
+    for (size_t i = 0; i < datasets_; ++i) {
+      const std::string path = fmt::format("datasets[{}].", i);
+      const std::string key = path + (has(path + "folder_path") ? "folder_path" : "dataset_path");
+      if (!has(key)) refuse("", path + "folder_path is missing");
+      if (!is_set(path + "is_reg")) {
+        folders.push_back(text(key, ""));
+        claim(key, "dataset");
+      } else {
+        if (!reg.empty()) refuse(key, "Wick has one folder for regularisation, found a second");
+        reg = text(key, "");
+        set("reg_data_dir", reg, key);
+        claim(path + "is_reg", "reg_data_dir");
+      }
+    }
+    if (folders.empty()) refuse("", "datasets: expected a folder of pictures, found none");
+    config_.dataset = folders;
+    std::string ending = text("datasets[0].caption_type", text("datasets[0].caption_ext", ".txt"));
+    if (!ending.starts_with('.')) ending = "." + ending;
+    set("caption_extension", ending, "datasets[0].caption_ext");
+    claim("datasets[0].caption_type", "caption_extension");
+    settle_masks();
+  }
+
+  void settle_masks() {
+    const bool has_alpha = is_set("datasets[0].alpha_mask"), has_folder = has("datasets[0].mask_path");
+    if (has_alpha) set("alpha_mask", "true", "datasets[0].alpha_mask");
+    if (has_folder) set("conditioning_data_dir", text("datasets[0].mask_path", ""), "datasets[0].mask_path");
+    config_.masked_loss = has_alpha || has_folder;
+    if (!config_.masked_loss) return;
+    if (is_set("datasets[0].invert_mask"))
+      refuse("datasets[0].invert_mask", "Wick has masks whose white counts; invert them");
+    if (number("datasets[0].mask_min_value", 0) != 0)
+      refuse("datasets[0].mask_min_value", "Wick's masks begin at 0; make black a grey of this value in them");
+  }
+
+  // SD3's and FLUX's files have no alpha there: the scale is 1.
+  void settle_network() {
+    const std::string type = text("network.type", "lora");
+    if (type != "lora" && type != "locon")
+      refuse_value("network.type", type == "lokr" ? "lora; Wick's LoKr has no full rank" : "lora", type);
+    const char* key = has("network.rank") ? "network.rank" : "network.linear";
+    const std::string rank = text(key, "4");
+    set("rank", rank, key);
+    const char* alpha_key = has("network.linear_alpha") ? "network.linear_alpha" : "network.alpha";
+    const bool is_scaled = model_ == JobModel::sdxl;
+    set("alpha", is_scaled ? text(alpha_key, "1") : rank, alpha_key);
+    if (has("network.conv")) settle_convolutions();
+    if (!has("network.pretrained_lora_path")) return;
+    set("from", text("network.pretrained_lora_path", ""), "network.pretrained_lora_path");
+    config_.rank = 0, config_.alpha = 0, config_.conv_rank = 0, config_.conv_alpha = 0;
+  }
+
+  void settle_convolutions() {
+    if (model_ != JobModel::sdxl) {
+      for (const char* key : {"network.conv", "network.conv_alpha"})
+        if (has(key)) drop(key, "the model has no convolutions to train");
+      return;
+    }
+    const std::string rank = text("network.conv", "");
+    set("conv_rank", rank, "network.conv");
+    set("conv_alpha", text("network.conv_alpha", rank),
+        has("network.conv_alpha") ? "network.conv_alpha" : "network.conv");
+  }
+
+  // SDXL: all linears and convolutions of one pixel in the UNet, and those of more where network.conv says so.
+  void settle_targets() {
+    const std::string base = text("train.lr", "1e-6"), rate = text("train.unet_lr", base);
+    const char* key = has("train.unet_lr") ? "train.unet_lr" : "train.lr";
+    set("lr", rate, key);
+    if (!is_set("train.train_unet", true))
+      refuse("train.train_unet", "Wick trains the denoiser with such a file, found false");
+    claim("train.train_unet", "targets");
+    const bool trains_text = is_set("train.train_text_encoder");
+    if (trains_text && model_ != JobModel::sdxl)
+      refuse("train.train_text_encoder", "Wick reads it of SDXL alone; --targets names text encoders");
+    if (model_ != JobModel::sdxl || !config_.from.empty()) return;
+    config_.targets = {"unet.*"};
+    if (config_.conv_rank == 0)
+      for (const char* pattern :
+           {"-unet.conv_in", "-unet.conv_out", "-unet.*.conv1", "-unet.*.conv2", "-unet.*samplers.*.conv"})
+        config_.targets.push_back(pattern);
+    if (!trains_text) return;
+    claim("train.train_text_encoder", "targets");
+    for (const char* encoder : {"text_encoder.*", "text_encoder_2.*"}) {
+      config_.targets.push_back(std::string(encoder) + "layers.*");
+      const auto value = number_of(text("train.text_encoder_lr", base));
+      if (!value || !(*value > 0 && *value <= 1e38))
+        refuse_value("train.text_encoder_lr", "a rate above 0", text("train.text_encoder_lr", base));
+      if (*value != config_.lr.value) config_.lr.others.push_back({encoder, *value});
+    }
+    claim("train.text_encoder_lr", "lr");
+  }
+
+  void settle_optimizer() {
+    std::string name = text("train.optimizer", "adamw");
+    std::ranges::transform(name, name.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
+    const auto* known = std::ranges::find(kJobOptimizers, name, &JobOptimizer::name);
+    if (known == std::end(kJobOptimizers))
+      refuse_value("train.optimizer", "adamw, adamw8bit, lion, lion8bit, adafactor or prodigy", name);
+    set("optimizer", std::string(known->ours), "train.optimizer");
+    config_.weight_decay = known->weight_decay;
+    if (has("train.optimizer_params.weight_decay"))
+      set("weight_decay", text("train.optimizer_params.weight_decay", ""), "train.optimizer_params.weight_decay");
+    for (const std::string& key : keys())
+      if (key.starts_with("train.optimizer_params.") && key != "train.optimizer_params.weight_decay")
+        attempt([&] { refuse(key, fmt::format("Wick has no such argument of {}", name_of(config_.optimizer))); });
+    if (name.starts_with("adam")) remark("train.optimizer: ai-toolkit's has an eps of 1e-6, Wick's 1e-8.");
+    if (config_.optimizer == OptimizerKind::prodigy && config_.lr.value < 0.1) {
+      config_.lr.value = 1;
+      remark("train.lr: below 0.1 ai-toolkit's Prodigy takes 1.");
+    }
+  }
+
+  void settle_schedule() {
+    const std::string name = text("train.lr_scheduler", "constant");
+    if (name == "constant_with_warmup") {
+      set("lr_schedule", "constant", "train.lr_scheduler");
+      return set("warmup", text("train.lr_scheduler_params.num_warmup_steps", "1000"), "train.lr_scheduler");
+    }
+    if (name != "constant" && name != "cosine")
+      refuse_value("train.lr_scheduler", "constant, constant_with_warmup or cosine", name);
+    set("lr_schedule", name, "train.lr_scheduler");
+  }
+
+  void settle_average() {
+    if (!is_set("train.ema_config.use_ema")) return;
+    set("ema", text("train.ema_config.ema_decay", "0.999"), "train.ema_config.use_ema");
+    claim("train.ema_config.ema_decay", "ema");
+    config_.ema_warmup = AverageWarmup::none;
+  }
+
+  void settle_loss() {
+    const std::string loss = text("train.loss_type", "mse");
+    if (loss != "mse" && loss != "mae") refuse_value("train.loss_type", "mse or mae", loss);
+    set("loss_type", loss == "mse" ? "l2" : "l1", "train.loss_type");
+    if (number("train.min_snr_gamma", 0) == 0) return;
+    if (model_ != JobModel::sdxl) refuse("train.min_snr_gamma", "is for SDXL");
+    set("min_snr_gamma", text("train.min_snr_gamma", ""), "train.min_snr_gamma");
+  }
+
+  // As custom_flowmatch_sampler.py has them; SDXL's are uniform.
+  void settle_times() {
+    const std::string balance = text("train.content_or_style", "balanced");
+    if (balance != "balanced") refuse_value("train.content_or_style", "balanced", balance);
+    const std::string scheduler = text("train.noise_scheduler", "ddpm");
+    if ((scheduler == "flowmatch") == (model_ == JobModel::sdxl))
+      refuse_value("train.noise_scheduler", model_ == JobModel::sdxl ? "ddpm, for SDXL" : "flowmatch", scheduler);
+    if (model_ == JobModel::sdxl) return;
+    if (is_set("train.linear_timesteps"))
+      refuse("train.linear_timesteps", "Wick has no such weights of times; timestep_type: linear has the times");
+    const std::string type = text("train.timestep_type", "sigmoid");
+    const std::string_view key = "train.timestep_type";
+    if (type == "sigmoid") {
+      set("timestep_mean", "0", key);
+      set("timestep_std", "1", key);
+    } else if (type == "linear") {
+      set("timesteps", "uniform", key);
+      set("timestep_shift", "1", key);
+    } else if (type == "shift" || type == "flux_shift") {
+      set("timesteps", "uniform", key);
+      set("timestep_shift", "auto", key);
+    } else {
+      refuse_value(key, "sigmoid, linear or shift", type);
+    }
+  }
+
+  Json tree_;
+  std::string name_;
+  size_t datasets_ = 0;
+  JobModel model_ = JobModel::sdxl;
+};
+
+}  // namespace
+
+ForeignConfig explain_ai_toolkit(const std::filesystem::path& file) { return AiToolkitReader(file)(); }
+
+std::span<const ForeignKey> ai_toolkit_keys() { return kJobKeys; }
+
+}  // namespace wick
