@@ -102,7 +102,7 @@ struct JobRow {
 constexpr JobRow kJobRows[] = {
     {"", "", "", "network.linear", "honoured: rank = 16"},
     {"", "", "", "train.lr", "honoured: lr = 0.0001"},
-    {"", "", "", "config.name", "honoured: output = \"output/fox\", name = \"fox\""},
+    {"", "", "", "config.name", "honoured: name = \"fox\", output = \"output/fox\""},
     {"", "", "", "sample.sample_every", "idle: previews are of --sample-prompts FILE"},
     {"", "", "", "meta.name", "idle: the file tells the run's settings"},
     {"        timestep_type: linear", "", "", "train.timestep_type",
