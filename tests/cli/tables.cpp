@@ -6,6 +6,7 @@
 #include <fstream>
 #include <regex>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "cli/program.h"
@@ -18,6 +19,7 @@
 #include "wick/train/dataset_file.h"
 #include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/kohya.h"
+#include "wick/train/foreign/onetrainer.h"
 #include "wick/train/optimizer.h"
 #include "wick/train/presets.h"
 
@@ -92,37 +94,50 @@ TEST(Tables, KohyasKeysAreRead) {
   }
 }
 
-TEST(Tables, AiToolkitsKeysAreRead) {
-  const TemporaryDirectory folder;
-  const fs::path file = folder / "job.yaml";
+// "datasets[0].resolution" as {"datasets": [{"resolution": VALUE}]}: YAML and JSON.
+std::string at_path(std::string path, const std::string& value) {
+  std::string begin, end;
+  for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.')) {
+    const bool is_list = path.substr(0, dot).ends_with("[0]");
+    begin += fmt::format("\"{}\": {}", path.substr(0, dot - (is_list ? 3 : 0)), is_list ? "[{" : "{");
+    end = (is_list ? "}]" : "}") + end;
+    path.erase(0, dot + 1);
+  }
+  return fmt::format("{}\"{}\": {}{}", begin, path, value, end);
+}
+
+// All rows name settings that there are, and every value is read or refused; `around` has a file's other options.
+void walk_table(std::span<const ForeignKey> rows, Trainer trainer, const fs::path& file, const char* around) {
   std::set<std::string_view> seen;
-  for (const ForeignKey& row : ai_toolkit_keys()) {
+  for (const ForeignKey& row : rows) {
     SCOPED_TRACE(row.key);
     EXPECT_TRUE(seen.insert(row.key).second) << "twice";
     if (row.kind == ForeignKey::Kind::setting) {
       EXPECT_TRUE(find_option(row.text)) << "no setting has this name";
     }
-    // "datasets[0].resolution" is {datasets: [{resolution: ...}]}.
-    std::string begin, end, rest(row.key);
-    for (size_t dot = rest.find('.'); dot != rest.npos; dot = rest.find('.'), end = "}" + end) {
-      const bool is_list = rest.substr(0, dot).ends_with("[0]");
-      begin += rest.substr(0, dot - (is_list ? 3 : 0)) + (is_list ? ": [{" : ": {");
-      if (is_list) end = "]" + end;
-      rest.erase(0, dot + 1);
-    }
     for (const char* value :
-         {"true", "0", "-1", "512", "1e308", ".inf", "''", "x", "[]", "[1, 2]", "[[1], [x]]", "{x: 1}"}) {
+         {"true", "0", "-1", "512", "1e308", "\"\"", "\"x\"", "[]", "[1, 2]", "[[1], [\"x\"]]", "{\"x\": 1}", "null"}) {
       SCOPED_TRACE(value);
-      write_plain(file,
-                  fmt::format("job: extension\nconfig: {{process: [{{{}{}: {}{}}}]}}\n", begin, rest, value, end));
+      write_plain(file, fmt::format(fmt::runtime(around), at_path(std::string(row.key), value)));
       expect_read_or_refused([&] {
-        ForeignConfig read = explain_options(file, Trainer::ai_toolkit);
+        ForeignConfig read = explain_options(file, trainer);
         read.check();
         resolve(read.config, {});
         to_toml(read.config);
       });
     }
   }
+}
+
+TEST(Tables, AiToolkitsKeysAreRead) {
+  const TemporaryDirectory folder;
+  walk_table(ai_toolkit_keys(), Trainer::ai_toolkit, folder / "job.yaml",
+             "job: extension\nconfig: {{process: [{{{}}}]}}\n");
+}
+
+TEST(Tables, OneTrainersKeysAreRead) {
+  const TemporaryDirectory folder;
+  walk_table(onetrainer_keys(), Trainer::onetrainer, folder / "config.json", "{{{}}}");
 }
 
 // kohya's GUI writes these keys into every option file for FLUX.

@@ -7,6 +7,7 @@
 #include "wick/io/quote.h"
 #include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/kohya.h"
+#include "wick/train/foreign/onetrainer.h"
 #include "wick/train/foreign/tree.h"
 
 namespace wick {
@@ -26,7 +27,6 @@ struct KnownFormat {
   std::string_view page;
 };
 constexpr KnownFormat kKnownFormats[] = {
-    {"OneTrainer", {"training_method", "concept_file_name"}, "docs/coming-from-onetrainer.md"},
     {"SimpleTuner", {"--model_family", "model_family", "--data_backend_config"}, "docs/training.md"},
     {"musubi-tuner", {"dit", "fp8_scaled", "text_encoder1"}, "docs/training.md"},
     {"kohya's GUI, whose `Print training command` writes the scripts' own",
@@ -61,15 +61,16 @@ void ForeignConfig::check() const {
 std::optional<Trainer> trainer_of(const std::filesystem::path& file) {
   const Json tree = read_option_tree(file);
   if (tree.contains("job") && tree.contains("config")) return Trainer::ai_toolkit;
+  if (tree.contains("training_method") && tree.contains("model_type")) return Trainer::onetrainer;
   for (const KnownFormat& format : kKnownFormats)
     check_usage(
         !std::ranges::any_of(format.keys, [&](std::string_view key) { return !key.empty() && tree.contains(key); }),
         "{}: is an option file of {}, which Wick does not read; see {}", file.string(), format.program, format.page);
   if (is_of_kohya(tree)) return Trainer::kohya;
-  check_usage(
-      syntax_of(file) == OptionSyntax::toml,
-      "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts or ai-toolkit, found neither",
-      file.string());
+  check_usage(syntax_of(file) == OptionSyntax::toml,
+              "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, ai-toolkit or "
+              "OneTrainer, found neither",
+              file.string());
   return {};
 }
 
@@ -79,6 +80,8 @@ ForeignConfig explain_options(const std::filesystem::path& file, Trainer trainer
       return explain_kohya(file);
     case Trainer::ai_toolkit:
       return explain_ai_toolkit(file);
+    case Trainer::onetrainer:
+      return explain_onetrainer(file);
   }
   fail("{}: unknown trainer", file.string());
 }

@@ -1,0 +1,98 @@
+// Settings of OneTrainer: what Wick makes of each key.
+#include "wick/train/foreign/onetrainer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "io/files.h"
+
+namespace wick {
+namespace {
+
+class OneTrainerTest : public testing::Test {
+ protected:
+  // Settings for SDXL, with more of them, which begin with a comma.
+  ForeignConfig explain(const std::string& more, const std::string& concepts = R"([{"path": "foxes"}])") {
+    write_plain(file_, R"({"training_method": "LORA", "model_type": "STABLE_DIFFUSION_XL_10_BASE",
+      "base_model_name": "stabilityai/stable-diffusion-xl-base-1.0", "learning_rate": 0.0003, "batch_size": 4,
+      "layer_filter_preset": "attn-mlp", "resolution": "1024", "text_encoder": {"train": false},
+      "text_encoder_2": {"train": false}, "unet": {"weight_dtype": "FLOAT_16"}, "concepts": )" +
+                           concepts + more + "}");
+    EXPECT_EQ(trainer_of(file_), Trainer::onetrainer);
+    return explain_onetrainer(file_);
+  }
+  static std::string told(const ForeignConfig& read, std::string_view key) {
+    const auto found = std::ranges::find(read.keys, key, &KeyReport::key);
+    if (found == read.keys.end()) return "";
+    constexpr const char* kUses[] = {"honoured", "idle", "empty", "refused"};
+    return fmt::format("{}: {}", kUses[size_t(found->use)], found->told);
+  }
+
+  TemporaryDirectory folder_;
+  const std::filesystem::path file_ = folder_ / "settings.json";
+};
+
+TEST_F(OneTrainerTest, AFileIsReadAsOneTrainerReadsIt) {
+  const ForeignConfig read = explain("");
+  read.check();
+  const TrainConfig& c = read.config;
+  EXPECT_EQ(c.dataset, std::vector<std::string>{"foxes"});
+  EXPECT_EQ(c.rank.value, 16);
+  EXPECT_EQ(c.alpha.value, 1);
+  EXPECT_EQ(c.lr.value, 3e-4);
+  EXPECT_EQ(c.warmup.value, 200);
+  EXPECT_EQ(c.epochs, 100);
+  EXPECT_EQ(c.batch_size, 4);
+  EXPECT_EQ(c.resolution, std::vector<int64_t>{1024});
+  EXPECT_EQ(c.targets, std::vector<std::string>{"unet.*.attentions.*"});
+  EXPECT_EQ(c.dtype, DType::f16);
+  EXPECT_EQ(c.save_dtype, DType::f32);
+  EXPECT_EQ(c.weight_decay, 0.01);
+  EXPECT_EQ(c.name, "model");
+  EXPECT_EQ(c.output, "workspace/run");
+  EXPECT_TRUE(c.caption_lines);
+}
+
+struct SettingRow {
+  const char *more, *key, *told;
+};
+constexpr SettingRow kSettingRows[] = {
+    {"", "learning_rate", "honoured: lr = 0.0003"},
+    {"", "unet.weight_dtype", "honoured: "},
+    {R"(, "optimizer": {"optimizer": "ADAMW_8BIT", "beta1": 0.9})", "optimizer.optimizer",
+     "honoured: optimizer = \"adamw8bit\""},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "beta1": 0.8})", "optimizer.beta1",
+     "refused: expected 0.9, which Wick's adamw has, found \"0.8\""},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "fused": true})", "optimizer.fused", "idle: changes nothing of Wick's"},
+    {R"(, "loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 7.0)", "loss_weight_strength",
+     "honoured: min_snr_gamma = 7.0"},
+    {R"(, "learning_rate_scheduler": "REX")", "learning_rate_scheduler",
+     "refused: expected CONSTANT, LINEAR, COSINE or COSINE_WITH_HARD_RESTARTS, found \"REX\""},
+    {R"(, "ema": "GPU", "ema_decay": 0.99)", "ema", "honoured: ema = 0.99"},
+    {R"(, "save_every": 2, "save_every_unit": "EPOCH")", "save_every", "honoured: save_every_epochs = 2"},
+    {R"(, "backup_after": 10)", "backup_after", "idle: a run keeps its state; --resume goes on with it"},
+    {R"(, "peft_type": "OFT_2")", "peft_type", "refused: expected LORA or LOHA, found \"OFT_2\""},
+    {R"(, "rescale_noise_scheduler_to_zero_terminal_snr": false)", "rescale_noise_scheduler_to_zero_terminal_snr",
+     "empty: asks for nothing"},
+    {R"(, "zzz": 3)", "zzz", "idle: not a key of OneTrainer, so it does nothing there"}};
+
+TEST_F(OneTrainerTest, EachKeyIsToldOf) {
+  for (const SettingRow& row : kSettingRows) {
+    SCOPED_TRACE(row.more);
+    EXPECT_EQ(told(explain(row.more), row.key), row.told);
+  }
+}
+
+TEST_F(OneTrainerTest, ConceptsAreFolders) {
+  const ForeignConfig two =
+      explain("", R"([{"path": "a", "seed": 1}, {"path": "b", "seed": 2}, {"path": "c", "enabled": false}])");
+  two.check();
+  EXPECT_EQ(two.config.dataset, (std::vector<std::string>{"a", "b"}));
+  expect_error([&] { explain("", R"([{"path": "a"}, {"path": "b", "balancing": 2.0}])").check(); },
+               {"concepts[1]", "one set of settings"});
+  expect_error([&] { explain("", "[]").check(); }, {"concepts", "found none"});
+}
+
+}  // namespace
+}  // namespace wick

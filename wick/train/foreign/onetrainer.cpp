@@ -1,0 +1,705 @@
+#include "wick/train/foreign/onetrainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/io/quote.h"
+#include "wick/train/foreign/table.h"
+
+namespace wick {
+namespace {
+
+constexpr std::string_view kOffloads = "changes where weights lie; --memory and --stream-blocks save memory here",
+                           kGpus = "--gpus names devices", kPreviews = "previews are of --sample-prompts FILE",
+                           kBackups = "a run keeps its state; --resume goes on with it",
+                           kWithOther = "goes with another key, or with other models", kVersion = "is of the file",
+                           kTextDtype = "all frozen weights have train_dtype",
+                           kAllFolders = "folders within a folder are read";
+
+// All options of OneTrainer that Wick knows, by their paths; those of the first concept stand for all.
+// Sources: modules/util/config/TrainConfig.py and ConceptConfig.py, modules/util/optimizer_util.py.
+constexpr ForeignKey kTrainerKeys[] = {
+    ForeignKey::idle("__version", kVersion),
+    ForeignKey::together("aspect_ratio_bucketing"),
+    ForeignKey::idle("async_gradient_reduce", kGpus),
+    ForeignKey::idle("async_gradient_reduce_buffer", kGpus),
+    ForeignKey::idle("async_offloading", kOwnLoading),
+    ForeignKey::idle("attention_mechanism", kFused),
+    ForeignKey::idle("backup_after", kBackups),
+    ForeignKey::idle("backup_after_unit", kBackups),
+    ForeignKey::idle("backup_before_save", kBackups),
+    ForeignKey::together("base_model_name"),
+    ForeignKey::setting("batch_size", "batch_size"),
+    ForeignKey::idle("bundle_additional_embeddings", kWithOther),
+    ForeignKey::idle("cache_dir", kOwnLoading),
+    ForeignKey::idle("clear_cache_before_training", kOwnLoading),
+    ForeignKey::together("clip_grad_norm"),
+    ForeignKey::idle("compile", kCompiled),
+    ForeignKey::together("concept_file_name"),
+    ForeignKey::refused("concepts[0].balancing", "1", "folders named N_name repeat pictures"),
+    ForeignKey::refused("concepts[0].balancing_strategy", "REPEATS", ""),
+    ForeignKey::idle("concepts[0].enabled", kWithOther),
+    ForeignKey::together("concepts[0].image.enable_crop_jitter"),
+    ForeignKey::refused("concepts[0].image.enable_fixed_brightness", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_fixed_contrast", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_fixed_flip", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_fixed_hue", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_fixed_rotate", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_fixed_saturation", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_random_brightness", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_random_circular_mask_shrink", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_random_contrast", "false", ""),
+    ForeignKey::setting("concepts[0].image.enable_random_flip", "flip_aug"),
+    ForeignKey::refused("concepts[0].image.enable_random_hue", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_random_mask_rotate_crop", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_random_rotate", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_random_saturation", "false", ""),
+    ForeignKey::refused("concepts[0].image.enable_resolution_override", "false", ""),
+    ForeignKey::idle("concepts[0].image.random_brightness_max_strength", kWithOther),
+    ForeignKey::idle("concepts[0].image.random_contrast_max_strength", kWithOther),
+    ForeignKey::idle("concepts[0].image.random_hue_max_strength", kWithOther),
+    ForeignKey::idle("concepts[0].image.random_rotate_max_angle", kWithOther),
+    ForeignKey::idle("concepts[0].image.random_saturation_max_strength", kWithOther),
+    ForeignKey::idle("concepts[0].image.resolution_override", kWithOther),
+    ForeignKey::idle("concepts[0].image_variations", kWithOther),
+    ForeignKey::idle("concepts[0].include_subdirectories", kAllFolders),
+    ForeignKey::refused("concepts[0].loss_weight", "1.0", ""),
+    ForeignKey::idle("concepts[0].name", kWithOther),
+    ForeignKey::together("concepts[0].path"),
+    ForeignKey::idle("concepts[0].seed", kWithOther),
+    ForeignKey::refused("concepts[0].text.caps_randomize_enable", "false", ""),
+    ForeignKey::refused("concepts[0].text.caps_randomize_lowercase", "false", ""),
+    ForeignKey::idle("concepts[0].text.caps_randomize_mode", kWithOther),
+    ForeignKey::idle("concepts[0].text.caps_randomize_probability", kWithOther),
+    ForeignKey::together("concepts[0].text.enable_tag_shuffling"),
+    ForeignKey::together("concepts[0].text.keep_tags_count"),
+    ForeignKey::idle("concepts[0].text.prompt_path", kWithOther),
+    ForeignKey::together("concepts[0].text.prompt_source"),
+    ForeignKey::together("concepts[0].text.tag_delimiter"),
+    ForeignKey::refused("concepts[0].text.tag_dropout_enable", "false", ""),
+    ForeignKey::idle("concepts[0].text.tag_dropout_mode", kWithOther),
+    ForeignKey::idle("concepts[0].text.tag_dropout_probability", kWithOther),
+    ForeignKey::idle("concepts[0].text.tag_dropout_special_tags", kWithOther),
+    ForeignKey::idle("concepts[0].text.tag_dropout_special_tags_mode", kWithOther),
+    ForeignKey::idle("concepts[0].text.tag_dropout_special_tags_regex", kWithOther),
+    ForeignKey::idle("concepts[0].text_variations", kWithOther),
+    ForeignKey::together("concepts[0].type"),
+    ForeignKey::idle("continue_last_backup", kBackups),
+    ForeignKey::refused("custom_conditioning_image", "false", ""),
+    ForeignKey::idle("custom_learning_rate_scheduler", kWithOther),
+    ForeignKey::idle("dataloader_threads", kOwnLoading),
+    ForeignKey::idle("debug_dir", kOwnLogs),
+    ForeignKey::idle("debug_mode", kOwnLogs),
+    ForeignKey::idle("device_indexes", kGpus),
+    ForeignKey::setting("dropout_probability", "lora_dropout"),
+    ForeignKey::together("dynamic_timestep_shifting"),
+    ForeignKey::together("ema"),
+    ForeignKey::together("ema_decay"),
+    ForeignKey::idle("ema_update_step_interval", kWithOther),
+    ForeignKey::idle("embedding_learning_rate", kWithOther),
+    ForeignKey::idle("embedding_weight_dtype", kWithOther),
+    ForeignKey::idle("enable_activation_offloading", kOwnLoading),
+    ForeignKey::idle("enable_async_offloading", kOwnLoading),
+    ForeignKey::idle("enable_autocast_cache", kOwnLoading),
+    ForeignKey::setting("epochs", "epochs"),
+    ForeignKey::idle("fallback_train_dtype", kOwnLoading),
+    ForeignKey::refused("force_circular_padding", "false", ""),
+    ForeignKey::together("force_epsilon_prediction"),
+    ForeignKey::together("force_v_prediction"),
+    ForeignKey::idle("frames", kWithOther),
+    ForeignKey::idle("fused_gradient_reduce", kGpus),
+    ForeignKey::refused("generalized_offset_noise", "false", ""),
+    ForeignKey::setting("gradient_accumulation_steps", "accumulate"),
+    ForeignKey::together("gradient_checkpointing"),
+    ForeignKey::idle("gradient_reduce_precision", kGpus),
+    ForeignKey::idle("huber_delta", kWithOther),
+    ForeignKey::refused("huber_strength", "0.0", ""),
+    ForeignKey::idle("huggingface_cache_dir", kOwnLoading),
+    ForeignKey::idle("include_train_config", kOwnLogs),
+    ForeignKey::idle("latent_caching", kOwnLoading),
+    ForeignKey::together("layer_filter"),
+    ForeignKey::together("layer_filter_preset"),
+    ForeignKey::idle("layer_filter_regex", kWithOther),
+    ForeignKey::idle("layer_offload_fraction", kOwnLoading),
+    ForeignKey::together("learning_rate"),
+    ForeignKey::together("learning_rate_cycles"),
+    ForeignKey::refused("learning_rate_min_factor", "0", ""),
+    ForeignKey::refused("learning_rate_scaler", "NONE", ""),
+    ForeignKey::together("learning_rate_scheduler"),
+    ForeignKey::together("learning_rate_warmup_steps"),
+    ForeignKey::refused("log_cosh_strength", "0.0", ""),
+    ForeignKey::idle("lokr_decompose_both", kWithOther),
+    ForeignKey::idle("lokr_decompose_factor", kWithOther),
+    ForeignKey::idle("lokr_dim", kWithOther),
+    ForeignKey::idle("lokr_dora_on_output", kWithOther),
+    ForeignKey::idle("lokr_full_matrix", kWithOther),
+    ForeignKey::idle("lokr_use_tucker", kWithOther),
+    ForeignKey::idle("lokr_vec_trick", kWithOther),
+    ForeignKey::idle("lokr_weight_decompose", kWithOther),
+    ForeignKey::together("lora_alpha"),
+    ForeignKey::refused("lora_decompose", "false", ""),
+    ForeignKey::idle("lora_decompose_norm_epsilon", kWithOther),
+    ForeignKey::idle("lora_decompose_output_axis", kWithOther),
+    ForeignKey::together("lora_model_name"),
+    ForeignKey::together("lora_rank"),
+    ForeignKey::idle("lora_weight_dtype", kWithOther),
+    ForeignKey::refused("loss_scaler", "NONE", ""),
+    ForeignKey::together("loss_weight_fn"),
+    ForeignKey::together("loss_weight_strength"),
+    ForeignKey::together("mae_strength"),
+    ForeignKey::refused("masked_prior_preservation_weight", "0.0", ""),
+    ForeignKey::together("masked_training"),
+    ForeignKey::refused("max_noising_strength", "1.0", ""),
+    ForeignKey::refused("min_noising_strength", "0.0", ""),
+    ForeignKey::together("model_type"),
+    ForeignKey::together("mse_strength"),
+    ForeignKey::idle("multi_gpu", kGpus),
+    ForeignKey::together("noising_bias"),
+    ForeignKey::together("noising_weight"),
+    ForeignKey::idle("non_ema_sampling", kPreviews),
+    ForeignKey::refused("normalize_masked_area_loss", "false", ""),
+    ForeignKey::idle("offline_mode", kOwnLoading),
+    ForeignKey::setting("offset_noise_weight", "noise_offset"),
+    ForeignKey::idle("oft_block_share", kWithOther),
+    ForeignKey::idle("oft_block_size", kWithOther),
+    ForeignKey::idle("oft_scaled", kWithOther),
+    ForeignKey::idle("only_cache", kOwnLoading),
+    ForeignKey::together("optimizer"),
+    ForeignKey::together("optimizer.beta1"),
+    ForeignKey::together("optimizer.beta2"),
+    ForeignKey::together("optimizer.eps"),
+    ForeignKey::together("optimizer.optimizer"),
+    ForeignKey::together("optimizer.weight_decay"),
+    ForeignKey::together("output_dtype"),
+    ForeignKey::together("output_model_destination"),
+    ForeignKey::together("output_model_format"),
+    ForeignKey::together("peft_type"),
+    ForeignKey::setting("perturbation_noise_weight", "ip_noise_gamma"),
+    ForeignKey::idle("preserve_embedding_norm", kWithOther),
+    ForeignKey::idle("prevent_overwrites", kBackups),
+    ForeignKey::refused("rescale_noise_scheduler_to_zero_terminal_snr", "false", ""),
+    ForeignKey::together("resolution"),
+    ForeignKey::idle("rolling_backup", kBackups),
+    ForeignKey::idle("rolling_backup_count", kBackups),
+    ForeignKey::idle("sample_after", kPreviews),
+    ForeignKey::idle("sample_after_unit", kPreviews),
+    ForeignKey::idle("sample_audio_format", kPreviews),
+    ForeignKey::idle("sample_definition_file_name", kPreviews),
+    ForeignKey::idle("sample_image_format", kPreviews),
+    ForeignKey::idle("sample_skip_first", kPreviews),
+    ForeignKey::idle("sample_video_format", kPreviews),
+    ForeignKey::idle("samples_to_tensorboard", kOwnLogs),
+    ForeignKey::together("save_every"),
+    ForeignKey::together("save_every_unit"),
+    ForeignKey::idle("save_filename_prefix", kWithOther),
+    ForeignKey::refused("save_skip_first", "0", ""),
+    ForeignKey::idle("temp_device", kOwnLoading),
+    ForeignKey::idle("tensorboard", kOwnLogs),
+    ForeignKey::idle("tensorboard_always_on", kOwnLogs),
+    ForeignKey::idle("tensorboard_expose", kOwnLogs),
+    ForeignKey::idle("tensorboard_port", kOwnLogs),
+    ForeignKey::idle("text_encoder.activation_offloading", kOffloads),
+    ForeignKey::refused("text_encoder.attention_mask", "false", ""),
+    ForeignKey::refused("text_encoder.dropout_probability", "0", ""),
+    ForeignKey::idle("text_encoder.gradient_checkpointing", kOffloads),
+    ForeignKey::idle("text_encoder.guidance_scale", kWithOther),
+    ForeignKey::idle("text_encoder.include", kWithOther),
+    ForeignKey::together("text_encoder.learning_rate"),
+    ForeignKey::refused("text_encoder.model_name", "", ""),
+    ForeignKey::idle("text_encoder.offload_fraction", kOffloads),
+    ForeignKey::together("text_encoder.stop_training_after"),
+    ForeignKey::together("text_encoder.stop_training_after_unit"),
+    ForeignKey::together("text_encoder.train"),
+    ForeignKey::idle("text_encoder.train_embedding", kWithOther),
+    ForeignKey::idle("text_encoder.weight_dtype", kTextDtype),
+    ForeignKey::idle("text_encoder_2.activation_offloading", kOffloads),
+    ForeignKey::refused("text_encoder_2.attention_mask", "false", ""),
+    ForeignKey::refused("text_encoder_2.dropout_probability", "0", ""),
+    ForeignKey::idle("text_encoder_2.gradient_checkpointing", kOffloads),
+    ForeignKey::idle("text_encoder_2.guidance_scale", kWithOther),
+    ForeignKey::idle("text_encoder_2.include", kWithOther),
+    ForeignKey::together("text_encoder_2.learning_rate"),
+    ForeignKey::refused("text_encoder_2.model_name", "", ""),
+    ForeignKey::idle("text_encoder_2.offload_fraction", kOffloads),
+    ForeignKey::together("text_encoder_2.stop_training_after"),
+    ForeignKey::together("text_encoder_2.stop_training_after_unit"),
+    ForeignKey::together("text_encoder_2.train"),
+    ForeignKey::idle("text_encoder_2.train_embedding", kWithOther),
+    ForeignKey::idle("text_encoder_2.weight_dtype", kTextDtype),
+    ForeignKey::refused("text_encoder_2_layer_skip", "0", ""),
+    ForeignKey::together("text_encoder_2_sequence_length"),
+    ForeignKey::idle("text_encoder_3.activation_offloading", kOffloads),
+    ForeignKey::refused("text_encoder_3.attention_mask", "false", ""),
+    ForeignKey::refused("text_encoder_3.dropout_probability", "0", ""),
+    ForeignKey::idle("text_encoder_3.gradient_checkpointing", kOffloads),
+    ForeignKey::idle("text_encoder_3.guidance_scale", kWithOther),
+    ForeignKey::idle("text_encoder_3.include", kWithOther),
+    ForeignKey::together("text_encoder_3.learning_rate"),
+    ForeignKey::refused("text_encoder_3.model_name", "", ""),
+    ForeignKey::idle("text_encoder_3.offload_fraction", kOffloads),
+    ForeignKey::together("text_encoder_3.stop_training_after"),
+    ForeignKey::together("text_encoder_3.stop_training_after_unit"),
+    ForeignKey::together("text_encoder_3.train"),
+    ForeignKey::idle("text_encoder_3.train_embedding", kWithOther),
+    ForeignKey::idle("text_encoder_3.weight_dtype", kTextDtype),
+    ForeignKey::refused("text_encoder_3_layer_skip", "0", ""),
+    ForeignKey::refused("text_encoder_4_layer_skip", "0", ""),
+    ForeignKey::refused("text_encoder_layer_skip", "0", ""),
+    ForeignKey::idle("text_encoder_sequence_length", kWithOther),
+    ForeignKey::together("timestep_distribution"),
+    ForeignKey::together("timestep_shift"),
+    ForeignKey::idle("train_device", kOwnLoading),
+    ForeignKey::together("train_dtype"),
+    ForeignKey::together("training_method"),
+    ForeignKey::idle("transformer.activation_offloading", kOffloads),
+    ForeignKey::refused("transformer.attention_mask", "false", ""),
+    ForeignKey::idle("transformer.dropout_probability", kWithOther),
+    ForeignKey::together("transformer.gradient_checkpointing"),
+    ForeignKey::together("transformer.guidance_scale"),
+    ForeignKey::idle("transformer.include", kWithOther),
+    ForeignKey::together("transformer.learning_rate"),
+    ForeignKey::refused("transformer.model_name", "", ""),
+    ForeignKey::idle("transformer.offload_fraction", kOffloads),
+    ForeignKey::idle("transformer.stop_training_after", kWithOther),
+    ForeignKey::idle("transformer.stop_training_after_unit", kWithOther),
+    ForeignKey::together("transformer.train"),
+    ForeignKey::idle("transformer.train_embedding", kWithOther),
+    ForeignKey::together("transformer.weight_dtype"),
+    ForeignKey::idle("unet.activation_offloading", kOffloads),
+    ForeignKey::refused("unet.attention_mask", "false", ""),
+    ForeignKey::idle("unet.dropout_probability", kWithOther),
+    ForeignKey::together("unet.gradient_checkpointing"),
+    ForeignKey::together("unet.guidance_scale"),
+    ForeignKey::idle("unet.include", kWithOther),
+    ForeignKey::together("unet.learning_rate"),
+    ForeignKey::refused("unet.model_name", "", ""),
+    ForeignKey::idle("unet.offload_fraction", kOffloads),
+    ForeignKey::idle("unet.stop_training_after", kWithOther),
+    ForeignKey::idle("unet.stop_training_after_unit", kWithOther),
+    ForeignKey::together("unet.train"),
+    ForeignKey::idle("unet.train_embedding", kWithOther),
+    ForeignKey::together("unet.weight_dtype"),
+    ForeignKey::idle("unmasked_probability", kWithOther),
+    ForeignKey::together("unmasked_weight"),
+    ForeignKey::setting("vae.model_name", "vae"),
+    ForeignKey::idle("vae.weight_dtype", kTextDtype),
+    ForeignKey::idle("validate_after", kPreviews),
+    ForeignKey::idle("validate_after_unit", kPreviews),
+    ForeignKey::idle("validation", kPreviews),
+    ForeignKey::idle("vb_loss_strength", kWithOther),
+    ForeignKey::together("workspace_dir")};
+
+// Parts that mean nothing here, in which each key would be told alike.
+constexpr std::string_view kUnusedParts[] = {"optimizer_defaults.",
+                                             "cloud.",
+                                             "secrets.",
+                                             "samples[",
+                                             "prior.",
+                                             "effnet_encoder.",
+                                             "decoder.",
+                                             "decoder_text_encoder.",
+                                             "decoder_vqgan.",
+                                             "text_encoder_4.",
+                                             "unconditional_transformer.",
+                                             "concepts[0].concept_stats.",
+                                             "embedding.",
+                                             "quantization."};
+
+// An optimizer, ours, and what both have.
+struct TrainerOptimizer {
+  std::string_view name, ours;
+  double weight_decay, beta1, beta2;
+};
+constexpr TrainerOptimizer kTrainerOptimizers[] = {
+    {"ADAMW", "adamw", 0.01, 0.9, 0.999}, {"ADAMW_8BIT", "adamw8bit", 0.01, 0.9, 0.999},
+    {"LION", "lion", 0, 0.9, 0.99},       {"LION_8BIT", "lion8bit", 0, 0.9, 0.99},
+    {"ADAFACTOR", "adafactor", 0, 0, 0},  {"SCHEDULE_FREE_ADAMW", "schedule-free", 0.01, 0.9, 0.999}};
+// Arguments that change nothing, or are as here whatever they say.
+constexpr std::string_view kIdleOptimizerKeys[] = {"foreach",
+                                                   "fused",
+                                                   "fused_back_pass",
+                                                   "stochastic_rounding",
+                                                   "capturable",
+                                                   "differentiable",
+                                                   "block_wise",
+                                                   "is_paged",
+                                                   "min_8bit_size",
+                                                   "optim_bits",
+                                                   "percentile_clipping",
+                                                   "use_triton",
+                                                   "clip_threshold",
+                                                   "decay_rate",
+                                                   "r",
+                                                   "weight_lr_power",
+                                                   "eps2"};
+
+class OneTrainerReader : private ForeignReader {
+ public:
+  explicit OneTrainerReader(const std::filesystem::path& file)
+      : ForeignReader(file.string(), "OneTrainer", kTrainerKeys), tree_(read_option_tree(file)) {}
+
+  ForeignConfig operator()() {
+    add_all();
+    attempt([&] { settle_model(); });
+    config_.epochs = 100;
+    read_table();
+    attempt([&] { settle_files(); });
+    attempt([&] { settle_concepts(); });
+    attempt([&] { settle_adapter(); });
+    attempt([&] { settle_targets(); });
+    attempt([&] { settle_optimizer(); });
+    attempt([&] { settle_schedule(); });
+    attempt([&] { settle_precision(); });
+    attempt([&] { settle_loss(); });
+    attempt([&] { settle_times(); });
+    attempt([&] { settle_saves(); });
+    return finish();
+  }
+
+ private:
+  using Json = nlohmann::ordered_json;
+  enum class Model { sdxl, sd3, flux };
+
+  // Objects by their paths; of the concepts the first, and the folders of all.
+  void add_tree(const std::string& path, const Json& value) {
+    if (std::ranges::any_of(kUnusedParts, [&](std::string_view part) { return path.starts_with(part); })) return;
+    if (!value.is_object() || value.empty()) return add(path, value);
+    for (const auto& [key, item] : value.items()) add_tree(path.empty() ? key : path + "." + key, item);
+  }
+
+  void add_all() {
+    for (const auto& [key, value] : tree_.items())
+      if (key != "concepts") add_tree(key, value);
+    const Json concepts = this->concepts();
+    if (!concepts.is_array()) return;
+    for (const Json& concept_ : concepts) {
+      if (!concept_.is_object() || (concept_.contains("enabled") && concept_["enabled"] == false)) continue;
+      const std::string path = fmt::format("concepts[{}]", folders_++);
+      if (folders_ == 1) {
+        first_ = concept_;
+        add_tree(path, concept_);
+        continue;
+      }
+      if (settings_of(concept_) != settings_of(first_)) attempt([&] { refuse("", path + kOneSet); });
+      if (concept_.contains("path")) add(path + ".path", concept_["path"]);
+    }
+  }
+
+  // In the file, or in the one that it names.
+  Json concepts() const {
+    if (tree_.contains("concepts") && tree_["concepts"].is_array()) return tree_["concepts"];
+    const auto found = tree_.find("concept_file_name");
+    if (found == tree_.end() || !found->is_string()) return {};
+    const std::string path = found->get<std::string>();
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) return {};
+    return parse_json_in_order(read_file(path, size_t{1} << 20), path);
+  }
+
+  static Json settings_of(Json concept_) {
+    for (const char* key : {"path", "name", "seed", "concept_stats"}) concept_.erase(key);
+    return concept_;
+  }
+
+  void settle_model() {
+    const std::string type = text("model_type", ""), method = text("training_method", "");
+    if (type == "FLUX_DEV_1")
+      model_ = Model::flux;
+    else if (type == "STABLE_DIFFUSION_3" || type == "STABLE_DIFFUSION_35")
+      model_ = Model::sd3;
+    else if (type != "STABLE_DIFFUSION_XL_10_BASE")
+      refuse_value("model_type", "STABLE_DIFFUSION_XL_10_BASE, STABLE_DIFFUSION_3, STABLE_DIFFUSION_35 or FLUX_DEV_1",
+                   type);
+    if (method != "LORA") refuse_value("training_method", "LORA", method);
+  }
+
+  const char* denoiser() const { return model_ == Model::sdxl ? "unet" : "transformer"; }
+  std::string part(std::string_view key) const { return fmt::format("{}.{}", denoiser(), key); }
+
+  void settle_files() {
+    set("model", text("base_model_name", ""), "base_model_name");
+    const std::filesystem::path target = text("output_model_destination", "models/model.safetensors");
+    set("output", text("workspace_dir", "workspace/run"), "workspace_dir");
+    set("name", target.stem().string(), "output_model_destination");
+  }
+
+  void settle_concepts() {
+    if (folders_ == 0)
+      refuse(has("concept_file_name") ? "concept_file_name" : "",
+             "expected concepts with folders of pictures, found none");
+    std::vector<std::string> paths;
+    for (size_t i = 0; i < folders_; ++i) {
+      const std::string key = fmt::format("concepts[{}].path", i);
+      if (!has(key)) refuse("", key + " is missing");
+      paths.push_back(text(key, ""));
+      claim(key, "dataset");
+    }
+    config_.dataset = paths;
+    claim("concept_file_name", "dataset");
+    if (const std::string type = text("concepts[0].type", "STANDARD"); type != "STANDARD")
+      refuse_value("concepts[0].type", "STANDARD", type);
+    if (const std::string source = text("concepts[0].text.prompt_source", "sample"); source != "sample")
+      refuse_value("concepts[0].text.prompt_source", "sample, a text file beside each picture", source);
+    config_.caption_extension = ".txt";
+    config_.caption_lines = true;
+    claim("concepts[0].text.prompt_source", "caption_lines");
+    if (is_set("concepts[0].text.enable_tag_shuffling")) {
+      set("shuffle_caption", "true", "concepts[0].text.enable_tag_shuffling");
+      set("keep_tokens", text("concepts[0].text.keep_tags_count", "1"), "concepts[0].text.keep_tags_count");
+      set("caption_separator", text("concepts[0].text.tag_delimiter", ","), "concepts[0].text.tag_delimiter");
+    }
+    if (is_set("concepts[0].image.enable_crop_jitter", true))
+      remark("concepts: crops are in the middle; OneTrainer moves each picture's by chance.");
+    settle_resolution();
+  }
+
+  // "512" or "512,768"; two sides are "512x768".
+  void settle_resolution() {
+    std::vector<std::string> sides;
+    std::string list = text("resolution", "512");
+    for (size_t begin = 0; begin <= list.size();) {
+      const size_t end = std::min(list.find(',', begin), list.size());
+      std::string side = list.substr(begin, end - begin);
+      std::erase(side, ' ');
+      if (!number_of(side)) refuse_value("resolution", "sides of squares", list);
+      sides.push_back(side);
+      begin = end + 1;
+    }
+    set("resolution", sides, "resolution");
+    if (!is_set("aspect_ratio_bucketing", true)) set("no_bucket", "true", "aspect_ratio_bucketing");
+    if (is_set("masked_training")) refuse("masked_training", "Wick's masks have no unmasked_weight; use --masked-loss");
+  }
+
+  void settle_adapter() {
+    const std::string type = text("peft_type", "LORA");
+    if (type != "LORA" && type != "LOHA") refuse_value("peft_type", "LORA or LOHA", type);
+    set("adapter", type == "LORA" ? "lora" : "loha", "peft_type");
+    if (has("lora_model_name")) {
+      set("from", text("lora_model_name", ""), "lora_model_name");
+      config_.adapter = AdapterKind::lora;
+      return;
+    }
+    set("rank", text("lora_rank", "16"), "lora_rank");
+    set("alpha", text("lora_alpha", "1"), "lora_alpha");
+    if (type == "LOHA" && config_.lora_dropout != 0)
+      refuse("dropout_probability", "Wick has dropouts for a LoRA alone, found a loha");
+  }
+
+  // The layers of the denoiser by their preset; text encoders as a whole.
+  void settle_targets() {
+    set("lr", text(part("learning_rate"), text("learning_rate", "3e-6")),
+        has(part("learning_rate")) ? part("learning_rate") : "learning_rate");
+    const std::string preset = text("layer_filter_preset", "full");
+    std::vector<std::string> targets;
+    if (is_set(part("train"), true)) targets = layers_of(preset);
+    claim("layer_filter_preset", "targets");
+    claim(part("train"), "targets");
+    const int encoders = model_ == Model::sd3 ? 3 : 2;
+    for (int i = 1; i <= encoders; ++i) add_text_encoder(targets, i);
+    if (targets.empty()) refuse("", "neither the denoiser nor a text encoder is trained");
+    if (config_.from.empty()) config_.targets = targets;
+  }
+
+  std::vector<std::string> layers_of(const std::string& preset) const {
+    if (preset == "full" && !has("layer_filter")) return {fmt::format("{}.*", denoiser())};
+    if (model_ == Model::sdxl && preset == "attn-mlp") return {"unet.*.attentions.*"};
+    if (model_ == Model::sdxl && preset == "attn-only") return {"unet.*attn*"};
+    if (model_ == Model::flux && preset == "blocks")
+      return {"transformer.double_blocks.*", "transformer.single_blocks.*"};
+    refuse_value("layer_filter_preset",
+                 model_ == Model::sdxl ? "full, attn-mlp or attn-only; --targets names modules"
+                                       : "full; --targets names modules",
+                 preset);
+  }
+
+  void add_text_encoder(std::vector<std::string>& targets, int i) {
+    const std::string encoder = i == 1 ? "text_encoder" : fmt::format("text_encoder_{}", i);
+    const std::string train = encoder + ".train", rate_key = encoder + ".learning_rate";
+    claim(train, "targets");
+    if (!is_set(train, true)) return;
+    const std::string unit = text(encoder + ".stop_training_after_unit", "EPOCH");
+    const double after = number(encoder + ".stop_training_after", 30);
+    if (unit != "NEVER" && !(unit == "EPOCH" && after >= double(config_.epochs)))
+      refuse(train, fmt::format("Wick trains a text encoder to the end, found {} {}", after, unit));
+    targets.push_back(encoder + ".*");
+    const std::string rate = text(rate_key, text("learning_rate", "3e-6"));
+    const auto value = number_of(rate);
+    if (!value || !(*value > 0 && *value <= 1e38)) refuse_value(rate_key, "a rate above 0", rate);
+    if (*value != config_.lr.value) config_.lr.others.push_back({encoder + ".*", *value});
+    claim(rate_key, "lr");
+  }
+
+  void settle_optimizer() {
+    const char* name_key = has("optimizer") ? "optimizer" : "optimizer.optimizer";
+    const std::string name = text(name_key, "ADAMW");
+    const auto* known = std::ranges::find(kTrainerOptimizers, name, &TrainerOptimizer::name);
+    if (known == std::end(kTrainerOptimizers))
+      refuse_value(name_key, "ADAMW, ADAMW_8BIT, LION, LION_8BIT, ADAFACTOR or SCHEDULE_FREE_ADAMW", name);
+    set("optimizer", std::string(known->ours), name_key);
+    config_.weight_decay = known->weight_decay;
+    if (has("optimizer.weight_decay"))
+      set("weight_decay", text("optimizer.weight_decay", ""), "optimizer.weight_decay");
+    for (const auto& [key, ours] : {std::pair("optimizer.beta1", known->beta1), {"optimizer.beta2", known->beta2}})
+      if (has(key) && number(key, ours) != ours)
+        attempt([&, &k = key, &o = ours] {
+          refuse_value(k, fmt::format("{}, which Wick's {} has", o, name_of(config_.optimizer)), text(k, ""));
+        });
+    if (has("optimizer.eps") && number("optimizer.eps", 0) > 1e-7)
+      refuse_value("optimizer.eps", "1e-8, which Wick has", text("optimizer.eps", ""));
+    for (const std::string& key : keys()) settle_optimizer_key(key);
+  }
+
+  void settle_optimizer_key(const std::string& key) {
+    static constexpr std::string_view kPrefix = "optimizer.",
+                                      kRead[] = {"optimizer", "weight_decay", "beta1", "beta2", "eps"};
+    if (!key.starts_with(kPrefix)) return;
+    const std::string name = key.substr(kPrefix.size());
+    if (std::ranges::find(kRead, name) != std::end(kRead)) return;
+    const bool is_idle = std::ranges::find(kIdleOptimizerKeys, name) != std::end(kIdleOptimizerKeys);
+    const Json& value = tree_["optimizer"][name];
+    if (is_idle || value.is_null() || value == false || value == 0)
+      drop(key, is_idle ? "changes nothing of Wick's" : "asks for nothing");
+    else if (value == true)
+      drop(key, "is of other optimizers, or as Wick has it");
+    else
+      attempt([&] { refuse(key, fmt::format("Wick has no such argument of {}", name_of(config_.optimizer))); });
+  }
+
+  // Up to 1 a share of all steps, otherwise batches.
+  void settle_schedule() {
+    if (config_.optimizer != OptimizerKind::schedule_free) {
+      const std::string name = text("learning_rate_scheduler", "CONSTANT");
+      static constexpr std::pair<std::string_view, const char*> kSchedules[] = {
+          {"CONSTANT", "constant"},
+          {"LINEAR", "linear"},
+          {"COSINE", "cosine"},
+          {"COSINE_WITH_HARD_RESTARTS", "cosine-with-restarts"}};
+      const auto* found = std::ranges::find(kSchedules, name, &std::pair<std::string_view, const char*>::first);
+      if (found == std::end(kSchedules))
+        refuse_value("learning_rate_scheduler", "CONSTANT, LINEAR, COSINE or COSINE_WITH_HARD_RESTARTS", name);
+      set("lr_schedule", found->second, "learning_rate_scheduler");
+      if (name == "COSINE_WITH_HARD_RESTARTS")
+        set("lr_scheduler_num_cycles", fmt::format("{}", number("learning_rate_cycles", 1)), "learning_rate_cycles");
+    }
+    const double warmup = number("learning_rate_warmup_steps", 200);
+    if (warmup == 1) refuse_value("learning_rate_warmup_steps", "steps, or a share of them below 1", "1");
+    set("warmup", fmt::format("{}", warmup > 1 ? std::floor(warmup / double(config_.accumulate)) : warmup),
+        "learning_rate_warmup_steps");
+    if (text("ema", "OFF") == "OFF") return;
+    set("ema", text("ema_decay", "0.999"), "ema");
+    claim("ema_decay", "ema");
+    remark("ema: Wick's average is updated in each step.");
+  }
+
+  std::string dtype_of(std::string_view key, const char* otherwise) const {
+    const std::string name = text(key, otherwise);
+    if (name == "FLOAT_16") return "f16";
+    if (name == "BFLOAT_16") return "bf16";
+    if (name == "FLOAT_32" || name == "TFLOAT_32") return "f32";
+    refuse_value(key, "FLOAT_16, BFLOAT_16, FLOAT_32 or TFLOAT_32", name);
+  }
+
+  void settle_precision() {
+    set("dtype", dtype_of("train_dtype", "FLOAT_16"), "train_dtype");
+    if (text("train_dtype", "") == "TFLOAT_32") set("tf32", "true", "train_dtype");
+    set("save_dtype", dtype_of("output_dtype", "FLOAT_32"), "output_dtype");
+    const std::string key = part("weight_dtype"), type = text(key, "FLOAT_32");
+    static constexpr std::pair<std::string_view, const char*> kTypes[] = {
+        {"FLOAT_8", "fp8"}, {"INT_8", "int8"}, {"NFLOAT_4", "nf4"}};
+    const auto* found = std::ranges::find(kTypes, type, &std::pair<std::string_view, const char*>::first);
+    if (found != std::end(kTypes))
+      set("quantize", found->second, key);
+    else
+      dtype_of(key, "FLOAT_32");
+    const bool has_old = has("gradient_checkpointing");
+    const std::string old = text("gradient_checkpointing", "ON");
+    config_.gradient_checkpointing =
+        has_old ? old != "OFF" && old != "false" : is_set(part("gradient_checkpointing"), true);
+    claim(has_old ? "gradient_checkpointing" : part("gradient_checkpointing"), "gradient_checkpointing");
+  }
+
+  void settle_loss() {
+    const double squares = number("mse_strength", 1), magnitudes = number("mae_strength", 0);
+    if (!((squares == 1 && magnitudes == 0) || (squares == 0 && magnitudes == 1)))
+      refuse_value("mse_strength", "1 and an mae_strength of 0, or the reverse",
+                   fmt::format("{} and {}", squares, magnitudes));
+    for (const char* key : {"mse_strength", "mae_strength"}) set("loss_type", squares == 1 ? "l2" : "l1", key);
+    set("max_grad_norm", text("clip_grad_norm", "1"), "clip_grad_norm");
+    const std::string weights = text("loss_weight_fn", "CONSTANT");
+    const bool is_of_sdxl = model_ == Model::sdxl;
+    if (weights == "MIN_SNR_GAMMA" && is_of_sdxl)
+      set("min_snr_gamma", text("loss_weight_strength", "5"), "loss_weight_strength");
+    else if (weights == "DEBIASED_ESTIMATION" && is_of_sdxl)
+      set("debiased_estimation_loss", "true", "loss_weight_fn");
+    else if (weights != "CONSTANT")
+      refuse_value("loss_weight_fn", is_of_sdxl ? "CONSTANT, MIN_SNR_GAMMA or DEBIASED_ESTIMATION" : "CONSTANT",
+                   weights);
+    if (is_set("force_v_prediction")) set("prediction", "v", "force_v_prediction");
+    if (is_set("force_epsilon_prediction")) set("prediction", "epsilon", "force_epsilon_prediction");
+    if (model_ == Model::flux) {
+      set("train_guidance", text("transformer.guidance_scale", "1"), "transformer.guidance_scale");
+      set("t5_tokens", text("text_encoder_2_sequence_length", "77"), "text_encoder_2_sequence_length");
+    }
+    if (model_ == Model::sd3) config_.t5_tokens = 77;
+  }
+
+  // As _get_timestep_discrete() of ModelSetupNoiseMixin.py has them; SDXL's are uniform here.
+  void settle_times() {
+    const std::string how = text("timestep_distribution", "UNIFORM");
+    if (model_ == Model::sdxl) {
+      if (how != "UNIFORM") refuse_value("timestep_distribution", "UNIFORM, for SDXL", how);
+      return;
+    }
+    const bool is_dynamic = is_set("dynamic_timestep_shifting");
+    const double shift = number("timestep_shift", 1), bias = number("noising_bias", 0);
+    if (!(shift > 0)) refuse_value("timestep_shift", "a shift above 0", text("timestep_shift", ""));
+    const std::string_view shift_key = is_dynamic ? "dynamic_timestep_shifting" : "timestep_shift";
+    if (how == "UNIFORM") {
+      set("timesteps", "uniform", "timestep_distribution");
+      return set("timestep_shift", is_dynamic ? "auto" : fmt::format("{}", shift), shift_key);
+    }
+    if (how != "LOGIT_NORMAL") refuse_value("timestep_distribution", "UNIFORM or LOGIT_NORMAL", how);
+    set("timesteps", "logit-normal", "timestep_distribution");
+    set("timestep_std", fmt::format("{}", number("noising_weight", 0) + 1), "noising_weight");
+    if (is_dynamic && bias != 0)
+      refuse_value("noising_bias", "0 with dynamic_timestep_shifting", text("noising_bias", ""));
+    if (is_dynamic) return set("timestep_shift", "auto", shift_key);
+    set("timestep_mean", fmt::format("{}", bias + std::log(shift)), "noising_bias");
+    claim(shift_key, "timestep_mean");
+  }
+
+  void settle_saves() {
+    const std::string unit = text("save_every_unit", "NEVER"), every = text("save_every", "0");
+    if (unit == "NEVER" || number("save_every", 0) == 0) return;
+    if (unit == "STEP")
+      set("save_every", every, "save_every");
+    else if (unit == "EPOCH")
+      set("save_every_epochs", every, "save_every");
+    else if (unit == "MINUTE")
+      set("save_every_minutes", every, "save_every");
+    else if (unit == "HOUR")
+      set("save_every_minutes", fmt::format("{}", number("save_every", 0) * 60), "save_every");
+    else
+      refuse_value("save_every_unit", "NEVER, STEP, EPOCH, MINUTE or HOUR", unit);
+  }
+
+  static constexpr const char* kOneSet =
+      ": Wick has one set of settings for all concepts of such a file; write a data set's TOML (docs/datasets.md)";
+
+  Json tree_, first_;
+  size_t folders_ = 0;
+  Model model_ = Model::sdxl;
+};
+
+}  // namespace
+
+ForeignConfig explain_onetrainer(const std::filesystem::path& file) { return OneTrainerReader(file)(); }
+
+std::span<const ForeignKey> onetrainer_keys() { return kTrainerKeys; }
+
+}  // namespace wick
