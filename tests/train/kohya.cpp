@@ -251,6 +251,38 @@ TEST_F(KohyaTest, EachKeyIsToldOf) {
   }
 }
 
+// What the GUI saves, and what it hands to the scripts for it.
+TEST_F(KohyaTest, TheGuisOwnFilesAreRead) {
+  const fs::path gui = folder_ / "gui.json";
+  write_plain(gui, R"({"LoRA_type": "LyCORIS/LoHa", "LyCORIS_preset": "full", "conv_dim": 4, "conv_alpha": 1,
+    "network_dim": 8, "network_alpha": 2, "train_norm": false, "dora_wd": "", "max_resolution": "1024,1024",
+    "optimizer": "AdamW8bit", "optimizer_args": "weight_decay=0.1 betas=0.9,0.999", "learning_rate": 0.0001,
+    "unet_lr": 0.0002, "text_encoder_lr": 0, "epoch": 5, "max_train_steps": 0, "max_train_epochs": 0,
+    "lr_scheduler": "cosine", "lr_warmup": 10, "lr_warmup_steps": 0, "train_data_dir": "pictures",
+    "enable_bucket": true, "noise_offset_type": "Multires", "noise_offset": 0.1, "multires_noise_iterations": 6,
+    "multires_noise_discount": 0.2, "max_token_length": 75, "min_snr_gamma": 0, "num_processes": 1,
+    "additional_parameters": ""})");
+  ASSERT_EQ(trainer_of(gui), Trainer::kohya);
+  const ForeignConfig read = read_kohya_config(gui);
+  const TrainConfig& c = read.config;
+  EXPECT_EQ(c.adapter, AdapterKind::loha);
+  EXPECT_EQ(c.rank.value, 8);
+  EXPECT_EQ(c.alpha.value, 2);
+  EXPECT_EQ(c.conv_rank, 4);
+  EXPECT_EQ(c.resolution, std::vector<int64_t>{1024});
+  EXPECT_EQ(c.optimizer, OptimizerKind::adamw8bit);
+  EXPECT_EQ(c.weight_decay, 0.1);
+  EXPECT_EQ(c.lr.value, 2e-4);
+  EXPECT_EQ(c.epochs, 5) << "the GUI counts the steps of its epochs";
+  EXPECT_EQ(c.steps, 0);
+  EXPECT_EQ(c.warmup.value, 0.1);
+  EXPECT_EQ(c.noise_offset, 0) << "of the other type of noise";
+  EXPECT_EQ(c.multires_noise_iterations, 6);
+  EXPECT_EQ(c.min_snr_gamma, 0);
+  EXPECT_EQ(told(read, "num_processes"), "idle: of kohya's GUI; the scripts get it by another name, or not at all");
+  EXPECT_EQ(told(read, "network_train_unet_only"), "honoured: targets = []");
+}
+
 // Buckets have the area of the two sides.
 TEST_F(KohyaTest, SidesOfBucketsMayDiffer) {
   EXPECT_EQ(read("train_data_dir = 'a'\nenable_bucket = true\nresolution = '512,2048'").config.resolution,

@@ -9,6 +9,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/kohya_gui.h"
 #include "wick/train/foreign/table.h"
 
 namespace wick {
@@ -420,7 +421,9 @@ std::string lowered(std::string text) {
 class KohyaReader : private ForeignReader {
  public:
   explicit KohyaReader(const std::filesystem::path& file) : ForeignReader(file.string(), "kohya's scripts", kKeys) {
-    for (const auto& [key, value] : read_option_tree(file).items()) {
+    nlohmann::ordered_json tree = read_option_tree(file);
+    if (is_of_kohya_gui(tree)) tree = options_of_gui(tree, of_gui_);
+    for (const auto& [key, value] : tree.items()) {
       if (!value.is_object()) {
         add(key, value);
         continue;
@@ -430,6 +433,11 @@ class KohyaReader : private ForeignReader {
   }
 
   ForeignConfig operator()() {
+    for (const std::string& key : of_gui_)
+      if (key == "additional_parameters" && has(key))
+        attempt([&] { refuse(key, "Wick reads no flags there; write them as options"); });
+      else if (has(key))
+        drop(key, "of kohya's GUI; the scripts get it by another name, or not at all");
     attempt([&] { settle_model(); });
     for (const KohyaModelKey& row : kOfModels)
       if (has(row.key) && (row.models & int(model_)) == 0)
@@ -784,6 +792,7 @@ class KohyaReader : private ForeignReader {
   KohyaNetwork network_ = kNetworks[0];
   std::map<std::string, std::string> arguments_;  // of the network
   bool relative_step_ = false;
+  std::vector<std::string> of_gui_;  // keys of the GUI's alone
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "wick/io/quote.h"
 #include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/kohya.h"
+#include "wick/train/foreign/kohya_gui.h"
 #include "wick/train/foreign/onetrainer.h"
 #include "wick/train/foreign/tree.h"
 
@@ -28,10 +29,7 @@ struct KnownFormat {
 };
 constexpr KnownFormat kKnownFormats[] = {
     {"SimpleTuner", {"--model_family", "model_family", "--data_backend_config"}, "docs/training.md"},
-    {"musubi-tuner", {"dit", "fp8_scaled", "text_encoder1"}, "docs/training.md"},
-    {"kohya's GUI, whose `Print training command` writes the scripts' own",
-     {"LoRA_type", "max_resolution"},
-     "docs/coming-from-kohya.md"}};
+    {"musubi-tuner", {"dit", "fp8_scaled", "text_encoder1"}, "docs/training.md"}};
 
 // Tables are laid flat there.
 bool is_of_kohya(const Json& tree) {
@@ -66,7 +64,7 @@ std::optional<Trainer> trainer_of(const std::filesystem::path& file) {
     check_usage(
         !std::ranges::any_of(format.keys, [&](std::string_view key) { return !key.empty() && tree.contains(key); }),
         "{}: is an option file of {}, which Wick does not read; see {}", file.string(), format.program, format.page);
-  if (is_of_kohya(tree)) return Trainer::kohya;
+  if (is_of_kohya(tree) || is_of_kohya_gui(tree)) return Trainer::kohya;
   check_usage(syntax_of(file) == OptionSyntax::toml,
               "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, ai-toolkit or "
               "OneTrainer, found neither",
