@@ -2,6 +2,7 @@
 #include <regex>
 
 #include "cli/program.h"
+#include "wick/train/foreign/page.h"
 
 namespace wick {
 namespace {
@@ -28,6 +29,13 @@ TEST(Documents, RatesByPatternRunAsWritten) {
     }
   }
   EXPECT_EQ(found, 3);
+}
+
+// WICK_WRITE_DOCS=1 in the environment writes the page anew.
+TEST(Documents, KeysOfOptionFilesAreThoseOfTheTables) {
+  const fs::path page = test::source_dir() / "docs/option-files.md";
+  if (std::getenv("WICK_WRITE_DOCS")) write_plain(page, option_files_page());
+  EXPECT_EQ(read_plain(page), option_files_page());
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+#include "wick/train/foreign/page.h"
+
+#include <fmt/format.h>
+
+#include "wick/train/foreign/ai_toolkit.h"
+#include "wick/train/foreign/kohya.h"
+#include "wick/train/foreign/onetrainer.h"
+
+namespace wick {
+namespace {
+
+std::string cell_of(const ForeignKey& row) {
+  switch (row.kind) {
+    case ForeignKey::Kind::setting:
+      return fmt::format("`{}`", option_named(row.text).flag());
+    case ForeignKey::Kind::together:
+      return "read with other keys";
+    case ForeignKey::Kind::idle:
+      return fmt::format("without meaning here: {}", row.text);
+    case ForeignKey::Kind::refused:
+      break;
+  }
+  return fmt::format("refused{}{}", row.neutral.empty() ? "" : fmt::format(" unless `{}`", row.neutral),
+                     row.text.empty() ? "" : fmt::format("; {}", row.text));
+}
+
+std::string table_of(std::string_view program, std::span<const ForeignKey> rows) {
+  std::string text = fmt::format("\n## {}\n\n| key | Wick |\n|---|---|\n", program);
+  for (const ForeignKey& row : rows) text += fmt::format("| `{}` | {} |\n", row.key, cell_of(row));
+  return text;
+}
+
+}  // namespace
+
+std::string option_files_page() {
+  return "# Keys of other trainers' option files\n\n"
+         "`wick train --explain-config FILE` tells what becomes of each key of a file, with its value. These are the "
+         "keys that Wick\n"
+         "knows; keys that the program itself does not know do nothing there and nothing here. A test holds this page "
+         "to the tables in\n"
+         "`wick/train/foreign`.\n" +
+         table_of("kohya's scripts", kohya_keys()) + table_of("ai-toolkit", ai_toolkit_keys()) +
+         table_of("OneTrainer", onetrainer_keys());
+}
+
+}  // namespace wick
