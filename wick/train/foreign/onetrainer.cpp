@@ -17,14 +17,14 @@ namespace {
 constexpr std::string_view kOffloads = "changes where weights lie; --memory and --stream-blocks save memory here",
                            kGpus = "--gpus names devices", kPreviews = "previews are of --sample-prompts FILE",
                            kBackups = "a run keeps its state; --resume goes on with it",
-                           kWithOther = "goes with another key, or with other models", kVersion = "is of the file",
+                           kWithOther = "goes with another key, or with other models", kOfTheFile = "is of the file",
                            kTextDtype = "all frozen weights have train_dtype",
                            kAllFolders = "folders within a folder are read";
 
 // All options of OneTrainer that Wick knows, by their paths; those of the first concept stand for all.
 // Sources: modules/util/config/TrainConfig.py and ConceptConfig.py, modules/util/optimizer_util.py.
 constexpr ForeignKey kTrainerKeys[] = {
-    ForeignKey::idle("__version", kVersion),
+    ForeignKey::idle("__version", kOfTheFile),
     ForeignKey::together("aspect_ratio_bucketing"),
     ForeignKey::idle("async_gradient_reduce", kGpus),
     ForeignKey::idle("async_gradient_reduce_buffer", kGpus),

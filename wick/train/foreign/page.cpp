@@ -9,7 +9,7 @@
 namespace wick {
 namespace {
 
-std::string cell_of(const ForeignKey& row) {
+std::string key_cell(const ForeignKey& row) {
   switch (row.kind) {
     case ForeignKey::Kind::setting:
       return fmt::format("`{}`", option_named(row.text).flag());
@@ -24,9 +24,9 @@ std::string cell_of(const ForeignKey& row) {
                      row.text.empty() ? "" : fmt::format("; {}", row.text));
 }
 
-std::string table_of(std::string_view program, std::span<const ForeignKey> rows) {
+std::string key_table(std::string_view program, std::span<const ForeignKey> rows) {
   std::string text = fmt::format("\n## {}\n\n| key | Wick |\n|---|---|\n", program);
-  for (const ForeignKey& row : rows) text += fmt::format("| `{}` | {} |\n", row.key, cell_of(row));
+  for (const ForeignKey& row : rows) text += fmt::format("| `{}` | {} |\n", row.key, key_cell(row));
   return text;
 }
 
@@ -39,8 +39,8 @@ std::string option_files_page() {
          "knows; keys that the program itself does not know do nothing there and nothing here. A test holds this page "
          "to the tables in\n"
          "`wick/train/foreign`.\n" +
-         table_of("kohya's scripts", kohya_keys()) + table_of("ai-toolkit", ai_toolkit_keys()) +
-         table_of("OneTrainer", onetrainer_keys());
+         key_table("kohya's scripts", kohya_keys()) + key_table("ai-toolkit", ai_toolkit_keys()) +
+         key_table("OneTrainer", onetrainer_keys());
 }
 
 }  // namespace wick
