@@ -18,6 +18,17 @@ std::optional<double> number_of(std::string_view text) {
   return value;
 }
 
+namespace {
+
+// The key by which a table knows one of a list: "datasets[1].is_reg" is told by "datasets[0].is_reg".
+std::string of_first(std::string key) {
+  const size_t begin = key.find('['), end = key.find(']');
+  if (begin < end && end != key.npos) key.replace(begin, end - begin + 1, "[0]");
+  return key;
+}
+
+}  // namespace
+
 ForeignReader::ForeignReader(std::string file, std::string program, std::span<const ForeignKey> table) : table_(table) {
   read_.file = std::move(file);
   read_.program = std::move(program);
@@ -64,7 +75,7 @@ void ForeignReader::read_table() {
   for (const ForeignKey& row : table_) known.emplace_back(row.key);
   for (KeyReport& report : read_.keys) {
     if (report.use != KeyUse::honoured) continue;  // is settled
-    const auto row = std::ranges::find(table_, report.key, &ForeignKey::key);
+    const auto row = std::ranges::find(table_, of_first(report.key), &ForeignKey::key);
     if (row != table_.end())
       attempt([&] { read_key(report, *row); });
     else
