@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "io/files.h"
 #include "source_dir.h"
@@ -211,6 +212,24 @@ TEST_F(AppliedAdapters, Glora) {
          0.5f);
   expect_refused({{"a.a1.weight", a1}, {"a.a2.weight", a2}, {"a.b1.weight", b1}, {"a.b2.weight", random({r, 7}, 1)}},
                  {"a", "do not fit", "6 to 12"});
+}
+
+// kron(W1, W2)
+Tensor kronecker(const Tensor& w1, const Tensor& w2) {
+  const int64_t k = w2.dim(0), n = w2.dim(1);
+  return matrix_of(w1.dim(0) * k, w1.dim(1) * n,
+                   [&](int64_t i, int64_t j) { return at(w1, i / k, j / n) * at(w2, i % k, j % n); });
+}
+
+// ai-toolkit's rank and alpha are 9999999999, so that both matrices are whole and the alpha counts for nothing.
+TEST_F(AppliedAdapters, AnAlphaOfLokrThatF16DoesNotHold) {
+  const Tensor w1 = random({3, 2}, 30), w2 = random({4, 3}, 31),
+               alpha = cast(full({}, std::numeric_limits<float>::infinity()), DType::f16);
+  expect({{"a.lokr_w1", w1}, {"a.lokr_w2", w2}, {"a.alpha", alpha}},
+         {{"a.weight", base("a.weight") + kronecker(w1, w2) * 0.5f}}, 0.5f);
+  expect_refused(
+      {{"a.lokr_w1", w1}, {"a.lokr_w2_a", random({4, 1}, 32)}, {"a.lokr_w2_b", random({1, 3}, 33)}, {"a.alpha", alpha}},
+      {"a.alpha", "one finite number"});
 }
 
 // (I + S) (I - S)^-1 in double precision by its series, of a small S.

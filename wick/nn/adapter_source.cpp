@@ -362,6 +362,13 @@ float AdapterSource::number(const std::string& key) const {
   return value.item();
 }
 
+// ai-toolkit writes an alpha of 9999999999 beside the whole matrices of a LoKr, which f16 does not hold. Where there is
+// no rank, no alpha counts.
+bool AdapterSource::is_infinite(const std::string& key) const {
+  const Tensor value = file_.load_numbers(key);
+  return value.numel() == 1 && std::isinf(value.item());
+}
+
 float AdapterSource::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
   const auto [config, module] = settings_.of(name_in_file, name());
   if (config && rank > 0) {
@@ -370,6 +377,7 @@ float AdapterSource::alpha_of(const std::string& name_in_file, const Entry& entr
           config->source, told.value_or(0));
   }
   if (entry.alpha.empty()) return config ? config->alpha_of(module, rank) : float(rank);
+  if (rank == 0 && is_infinite(entry.alpha)) return 1;
   const float alpha = number(entry.alpha);
   check(!config || config->alpha_of(module, rank) == alpha, "{}: {} is {}, but {} makes it {}", name(),
         quote(entry.alpha), alpha, config ? config->source : "", config ? config->alpha_of(module, rank) : 0);

@@ -82,6 +82,7 @@ class AdapterSource {
   std::vector<AdapterFactor> read_factors(const Entry& entry) const;
   float alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const;
   float number(const std::string& key) const;
+  bool is_infinite(const std::string& key) const;
   void take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
                      const LoraSite& site) const;
   void make_trainable(AdapterModule& module) const;

@@ -153,7 +153,8 @@ class Report {
   std::optional<double> alpha_of(const std::string& base, const Module& module) const {
     if (module.has(".alpha")) {
       const Tensor alpha = load(module.keys.at(".alpha"));
-      return alpha.numel() == 1 ? std::optional(double(alpha.item())) : std::nullopt;
+      const bool counts = alpha.numel() == 1 && (rank_of(module) || std::isfinite(alpha.item()));
+      return counts ? std::optional(double(alpha.item())) : std::nullopt;
     }
     const auto [config, name] = settings_.of(base, file_.path().string());
     if (!config) return {};
