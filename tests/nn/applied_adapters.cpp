@@ -68,7 +68,7 @@ class AppliedAdapters : public testing::Test {
     save_safetensors(folder / "l.safetensors", file, metadata);
     Tensors weights = base_weights();
     for (const auto& [name, tensor] : changed) weights[name] = tensor;
-    Adapter adapter(file_names);
+    Adapter adapter(names);
     adapter.add_file(folder / "l.safetensors", strength);
     const Net with = net(&adapter, base_weights());
     adapter.check_complete();
@@ -101,12 +101,12 @@ class AppliedAdapters : public testing::Test {
     merged("d", {6, 4, 1, true}, reshape(base.at("d.weight"), {4, 6}), base.at("d.bias"));
   }
 
-  void expect_refused(const Tensors& file, std::initializer_list<std::string_view> words) {
+  void expect_refused(const Tensors& file, std::initializer_list<std::string_view> words, bool trainable = false) {
     save_safetensors(folder / "l.safetensors", file);
-    Adapter adapter(file_names);
+    Adapter adapter(names);
     expect_error(
         [&] {
-          adapter.add_file(folder / "l.safetensors");
+          adapter.add_file(folder / "l.safetensors", 1, trainable);
           net(&adapter, base_weights());
           adapter.check_complete();
         },
@@ -114,6 +114,7 @@ class AppliedAdapters : public testing::Test {
   }
 
   const TemporaryDirectory folder;
+  ModuleNames names = file_names;
 };
 
 Tensor base(const std::string& name) { return base_weights().at(name); }
@@ -232,6 +233,39 @@ TEST_F(AppliedAdapters, AnAlphaOfLokrThatF16DoesNotHold) {
       {"a.alpha", "one finite number"});
 }
 
+// diffusers has the halves of some modulations in another order than SD3's own files.
+std::vector<ModuleName> names_of_swapped(const std::string& path) {
+  std::vector<ModuleName> all = file_names(path);
+  if (path == "net.a") all.front().rows = {{1, 0}, 2};
+  return all;
+}
+
+// Rows of [12, ...], with their halves swapped.
+Tensor swapped(const Tensor& rows) { return cat({slice(rows, 0, 6, 12), slice(rows, 0, 0, 6)}, 0); }
+
+TEST_F(AppliedAdapters, LokrOfSwappedHalves) {
+  names = names_of_swapped;
+  for (const int64_t l : {4, 2, 1, 3}) {  // of 3 the halves are no blocks of rows
+    const Tensor w1 = random({l, 2}, 30), w2 = random({12 / l, 3}, 31), a1 = random({l, 2}, 32),
+                 b1 = random({2, 2}, 33);
+    expect({{"a.lokr_w1", w1}, {"a.lokr_w2", w2}}, {{"a.weight", base("a.weight") + swapped(kronecker(w1, w2)) * 0.5f}},
+           0.5f);
+    const Tensors low = {{"a.lokr_w1_a", a1}, {"a.lokr_w1_b", b1}, {"a.lokr_w2", w2}, {"a.alpha", full({}, 3)}};
+    expect(low, {{"a.weight", base("a.weight") + swapped(kronecker(matmul(a1, b1), w2)) * 1.5f}});
+    if (l % 2 != 0) expect_refused(low, {"a", "another order", "not trained"}, /*trainable=*/true);
+  }
+}
+
+TEST_F(AppliedAdapters, AWrittenLokrHasTheModelsOrder) {
+  const Tensor w1 = random({4, 2}, 30), w2 = random({3, 3}, 31);
+  save_safetensors(folder / "l.safetensors", {{"a.lokr_w1", w1}, {"a.lokr_w2", w2}});
+  Adapter adapter(names_of_swapped);
+  adapter.add_file(folder / "l.safetensors", 1, /*trainable=*/true);
+  net(&adapter, base_weights());
+  const Tensors written = adapter.tensors();
+  expect_near(kronecker(written.at("a.lokr_w1"), written.at("a.lokr_w2")), swapped(kronecker(w1, w2)));
+}
+
 // (I + S) (I - S)^-1 in double precision by its series, of a small S.
 Tensor cayley_by_series(const Tensor& skew, int64_t n) {
   std::vector<double> s, power(size_t(n * n)), sum(size_t(n * n));
@@ -312,6 +346,17 @@ TEST_F(AppliedAdapters, OftOfOutputs) {
   expect_refused({{"a.oft_blocks", random({3, 3, 3}, 1)}}, {"a.oft_blocks", "12 outputs", "[3, 3, 3]"});
   expect_refused({{"a.oft_blocks", random({3, 4, 3, 3}, 1)}}, {"a.oft_blocks", "do not pair"});
   expect_refused({{"a.oft_blocks.0", random({3, 4, 4}, 1)}}, {"OFT in parts"});
+}
+
+// Of 3 blocks one lies in both halves.
+TEST_F(AppliedAdapters, OftOfSwappedHalves) {
+  names = names_of_swapped;
+  const Tensor gain = random({12, 1}, 32);
+  for (const int64_t n : {3, 4}) {
+    const Tensor blocks = random({12 / n, n, n}, 30), w = swapped(base("a.weight"));
+    const Tensor turned = rows_turned(w, cayley(skew_part(blocks)), 0.3f, true) * affine(gain, 0.3f, 1 - 0.3f);
+    expect({{"a.oft_blocks", blocks}, {"a.rescale", gain}}, {{"a.weight", swapped(turned)}}, 0.3f);
+  }
 }
 
 TEST_F(AppliedAdapters, BoftOfOutputs) {

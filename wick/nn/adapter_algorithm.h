@@ -121,6 +121,9 @@ class AdapterAlgorithm {
   // (AdapterModule::order).
   virtual Tensor to_file(size_t factor, const Tensor& value, const AdapterModule& module,
                          const std::vector<int>& order = {}) const = 0;
+  // Whether the factors of a module can be written with its outputs in the model's order, whatever
+  // AdapterModule::order.
+  virtual bool keeps_order(const AdapterModule&) const { return true; }
   // Brings factors that a file holds under their keys into memory's layout. Throws Error, which begins with the file's
   // name, where a shape does not fit the target, or where factors are missing.
   virtual void from_file(AdapterModule& module, const std::string& file) const = 0;
@@ -173,8 +176,9 @@ void check_shape(const AdapterFactor& factor, const Shape& wanted, const std::st
 void check_weight_shape(const AdapterFactor& factor, const LoraTarget& target, const std::string& file);
 // And brought into memory's layout, with its rows in the module's order.
 Tensor weight_from_file(const Tensor& value, const AdapterModule& module);
-// Equal parts of a factor's rows in another order: row block i of the result is block order[i]; and the way back.
-Tensor reordered(const Tensor& rows, const std::vector<int>& order);
+// Equal parts of a factor's rows in another order: row block i of the result is block order[i]; and the way back. Or
+// parts along another axis than that of rows.
+Tensor reordered(const Tensor& rows, const std::vector<int>& order, int axis = 0);
 std::vector<int> inverse(const std::vector<int>& order);
 // A convolution of low rank in Tucker's form (LyCORIS' use_tucker), a pointwise down [R', in] and its core
 // [R, R', KH, KW], as one down [R, KH, KW, in].

@@ -351,6 +351,11 @@ Tensor AdapterSource::read_vector(const ModuleName& found, const std::string& pa
 }
 
 void AdapterSource::make_trainable(AdapterModule& module) const {
+  check(
+      module.algorithm->keeps_order(module),
+      "{}: {} has its outputs in another order than this model, which a {} of these sizes cannot be written in: it is "
+      "applied, and not trained; expected a file without that module",
+      name(), quote(module.name), module.algorithm->name());
   for (AdapterFactor& factor : module.factors)
     if (factor.value) factor.value = factor.value.trainable();
   if (Tensor& magnitude = module.magnitude.factor.value) magnitude = magnitude.trainable();

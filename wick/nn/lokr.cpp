@@ -58,6 +58,15 @@ Tensor second_matrix(const AdapterModule& module) {
   return reshape(matmul(value_of(module, kA2), reshape(right, {right.dim(0), -1})), {k, -1, n});
 }
 
+// An order of outputs that parts of W1's rows make: else the outputs themselves are brought into it.
+bool rows_follow(const AdapterModule& module) {
+  return module.order.empty() || sides_of(module).l % int64_t(module.order.size()) == 0;
+}
+
+Tensor in_order(const Tensor& outputs, int axis, const AdapterModule& module) {
+  return rows_follow(module) ? outputs : reordered(outputs, inverse(module.order), axis);
+}
+
 class LokrLayer final : public LayerAdapter {
  public:
   LokrLayer(const AdapterModule& module, DType activations) : module_(module), activations_(activations) {}
@@ -76,18 +85,20 @@ class LokrLayer final : public LayerAdapter {
     const int64_t pixels = second.dim(1);
     const Tensor change =
         reshape(first, {l, 1, 1, m, 1}) * reshape(second, {1, k, pixels, 1, n}) * module_.total_scale();
-    return cast(w, DType::f32) + reshape(change, w.shape()).to(w.memory());
+    return cast(w, DType::f32) + in_order(reshape(change, w.shape()), 0, module_).to(w.memory());
   }
 
  private:
-  // W1 mixes the parts of x or those of what W2 makes of them, whichever is less work. Both leave outputs in order.
+  // W1 mixes the parts of x or those of what W2 makes of them, whichever is less work. Both leave outputs in the file's
+  // order.
   Tensor change_of(const Tensor& x, const Conv2d* conv) const {
     const auto [l, k, m, n] = sides_of(module_);
     const Tensor mix = cast(first_matrix(module_) * module_.total_scale(), activations_);
     const bool mixes_first = l * n * (m + k) <= m * k * (n + l);
     Tensor y = mixes_first ? mixed(mix, x) : x;
     y = conv && module_.target.kernel > 1 ? convolved(y, *conv) : multiplied(y);
-    return mixes_first ? y : mixed(mix, y);
+    if (!mixes_first) y = mixed(mix, y);
+    return in_order(y, y.rank() - 1, module_);
   }
 
   // x [..., P Q] in P parts -> [..., P' Q], for mix [P', P].
@@ -170,8 +181,11 @@ class LokrAlgorithm final : public AdapterAlgorithm {
     return 0;
   }
 
+  bool keeps_order(const AdapterModule& module) const override { return rows_follow(module); }
+
   Tensor to_file(size_t factor, const Tensor& value, const AdapterModule& module,
-                 const std::vector<int>&) const override {
+                 const std::vector<int>& order) const override {
+    if (factor == kW1 || factor == kA1) return reordered(value, order);
     if (factor == kW2 && module.target.conv)
       return value.rank() == 4 ? permute(value, {0, 3, 1, 2}) : reshape(value, {value.dim(0), value.dim(1), 1, 1});
     if (factor == kB2 && value.rank() == 4) return reshape(permute(value, {0, 3, 1, 2}), {value.dim(0), -1});
@@ -179,8 +193,6 @@ class LokrAlgorithm final : public AdapterAlgorithm {
   }
 
   void from_file(AdapterModule& module, const std::string& file) const override {
-    check(module.order.empty(), "{}: {} has its outputs in another order than this model, which a LoKr cannot follow",
-          file, quote(module.name));
     check_pair(module, kW1, kA1, kB1, file);
     check_pair(module, kW2, kA2, kB2, file);
     for (const size_t factor : {kW1, kA1, kB1, kA2})
@@ -192,6 +204,8 @@ class LokrAlgorithm final : public AdapterAlgorithm {
     const auto [l, k, m, n] = sides_of(module);
     check(l * k == t.out && m * n == t.in, "{}: {} has factors for a weight of {} x {}, and this model's is {} x {}",
           file, quote(module.name), l * k, m * n, t.out, t.in);
+    Tensor& rows = module.factors[value_of(module, kW1) ? kW1 : kA1].value;
+    if (rows_follow(module)) rows = reordered(rows, inverse(module.order));
   }
 
   std::shared_ptr<const LayerAdapter> layer(const std::vector<PlacedModule>& parts, int64_t, const Residence& place,

@@ -281,12 +281,12 @@ class LoraAlgorithm final : public AdapterAlgorithm {
 
 }  // namespace
 
-Tensor reordered(const Tensor& rows, const std::vector<int>& order) {
+Tensor reordered(const Tensor& rows, const std::vector<int>& order, int axis) {
   if (order.empty()) return rows;
-  const int64_t size = rows.dim(0) / int64_t(order.size());
+  const int64_t size = rows.dim(axis) / int64_t(order.size());
   std::vector<Tensor> parts;
-  for (const int part : order) parts.push_back(slice(rows, 0, part * size, (part + 1) * size));
-  return cat(parts, 0);
+  for (const int part : order) parts.push_back(slice(rows, axis, part * size, (part + 1) * size));
+  return cat(parts, axis);
 }
 
 std::vector<int> inverse(const std::vector<int>& order) {

@@ -25,9 +25,9 @@ enum : size_t { kBlocks, kRescale };
 class OutputRotation final : public LayerAdapter {
  public:
   // changes [M, K, N, N] by which rows are multiplied from the right, in the dtype of activations; a gain f32 [out] or
-  // none.
-  OutputRotation(Tensor changes, bool is_butterfly, Tensor gain)
-      : changes_(std::move(changes)), is_butterfly_(is_butterfly), gain_(std::move(gain)) {}
+  // none. Both are of outputs in this order (AdapterModule::order).
+  OutputRotation(Tensor changes, bool is_butterfly, Tensor gain, std::vector<int> order)
+      : changes_(std::move(changes)), is_butterfly_(is_butterfly), gain_(std::move(gain)), order_(std::move(order)) {}
 
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool) const override {
@@ -44,17 +44,20 @@ class OutputRotation final : public LayerAdapter {
  private:
   Tensor turned(Tensor y, const Tensor& changes, const Tensor& gain) const {
     const int64_t blocks = changes.dim(1), n = changes.dim(2);
+    const int channels = y.rank() - 1;
+    y = reordered(y, order_, channels);
     for (int64_t i = 0; i < changes.dim(0); ++i) {
       const Tensor change = reshape(slice(changes, 0, i, i + 1), {blocks, n, n});
       const int64_t apart = is_butterfly_ ? (int64_t{1} << i) * (n / 2) : 0;
       y = apart ? unpaired(rotated(paired(y, apart), change), apart) : rotated(y, change);
     }
-    return gain ? scaled_channels(y, gain) : y;
+    return reordered(gain ? scaled_channels(y, gain) : y, inverse(order_), channels);
   }
 
   Tensor changes_;
   bool is_butterfly_;
   Tensor gain_;
+  std::vector<int> order_;
 };
 
 class OftAlgorithm final : public AppliedAlgorithm {
@@ -70,8 +73,6 @@ class OftAlgorithm final : public AppliedAlgorithm {
 
   // The blocks become R - I, or R^T - I of a butterfly.
   void from_file(AdapterModule& module, const std::string& file) const override {
-    check(module.order.empty(), "{}: {} has its outputs in another order than this model, which an OFT cannot follow",
-          file, quote(module.name));
     AdapterFactor& blocks = module.factors[kBlocks];
     check_blocks(blocks, module.target.out, file);
     Tensor skew = skew_part(blocks.value);
@@ -96,7 +97,7 @@ class OftAlgorithm final : public AppliedAlgorithm {
     const Shape shape{value.rank() == 4 ? value.dim(0) : 1, value.dim(-3), value.dim(-1), value.dim(-1)};
     return std::make_shared<OutputRotation>(cast((reshape(value, shape) * m).to(*place.memory), place.activations),
                                             is_butterfly(module),
-                                            gain ? affine(gain, m, 1 - m).to(*place.memory) : gain);
+                                            gain ? affine(gain, m, 1 - m).to(*place.memory) : gain, module.order);
   }
 
  private:
