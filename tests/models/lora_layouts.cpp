@@ -148,6 +148,48 @@ TEST_P(LoraLayouts, FusedFilesHaveDottedNamesToo) {
   }
 }
 
+// The same factors with their scale in the ups.
+Tensors without_alphas(const Tensors& file) {
+  Tensors all;
+  for (const auto& [key, value] : file) {
+    const std::string module = key.substr(0, key.find(".lora_"));
+    if (key.ends_with(".alpha")) continue;
+    const bool is_up = key.ends_with(".lora_up.weight") || key.ends_with(".lora_B.weight");
+    all[key] = is_up ? value * (file.at(module + ".alpha").item() / float(value.dim(1))) : value;
+  }
+  return all;
+}
+
+// As fal's trainer of Kontext writes FLUX's modules, and others diffusers' of SD3.
+TEST_P(LoraLayouts, OneFileUnderPeftsNamesHasAScaleOfOne) {
+  const Tensors in = inputs();
+  const std::string fused = (kGolden / (family().fused + ".safetensors")).string();
+  std::map<std::string, std::string> paths;  // by kohya's name
+  const ModuleNames recording = [&](const std::string& path) {
+    const std::vector<ModuleName> all = family().names(path);
+    if (!all.empty()) paths[all.front().name] = path;
+    return all;
+  };
+  Adapter kohyas(recording, {{fused}});
+  const Tensor of_fused = family().run(in, kohyas);
+  const bool is_flux = family().name == "flux";
+  const Tensor expected = is_flux ? of_fused.detached() : golden("/split.out").at("sample");
+  const size_t component = std::string("transformer.").size();
+  Tensors file;
+  for (const auto& [key, value] : without_alphas(is_flux ? all_of(SafetensorsFile::open(fused)) : golden("/split"))) {
+    const size_t dot = key.find('.');
+    const std::string name = is_flux ? paths.at(key.substr(0, dot)) + key.substr(dot) : key;
+    file["base_model.model." + name.substr(component)] = value;
+  }
+  const TemporaryDirectory folder;
+  for (const char* name : {"pytorch_lora_weights.safetensors", "adapter_model.safetensors"})
+    save_safetensors(folder / name, file);
+  Adapter adapter(family().names, {{folder / "pytorch_lora_weights.safetensors"}});
+  EXPECT_LE(relative_error(family().run(in, adapter), expected), 1e-5);
+  expect_error([&] { Adapter(family().names, {{folder / "adapter_model.safetensors"}}); },
+               {"PEFT keeps the alpha", "adapter_config.json"});
+}
+
 TEST_P(LoraLayouts, SplitAndFusedFilesAddUp) {
   const std::string split = (kGolden / "lora_layouts" / family().name / "split.safetensors").string(),
                     fused = (kGolden / (family().fused + ".safetensors")).string();

@@ -72,7 +72,7 @@ bool ModuleRows::overlap(const ModuleRows& other) const {
 std::filesystem::path lora_weights(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return path;
   const std::filesystem::path diffusers = path / "pytorch_lora_weights.safetensors";
-  const std::filesystem::path peft = path / "adapter_model.safetensors";
+  const std::filesystem::path peft = path / kPeftWeights;
   return std::filesystem::exists(diffusers) && !std::filesystem::exists(peft) ? diffusers : peft;
 }
 

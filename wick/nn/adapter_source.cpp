@@ -100,9 +100,10 @@ void AdapterSource::index() {
   });
   check(!entries_.empty() || !differences_.empty(), "{}: holds no module of a LoRA", name());
   model_ = model_of_lora(module_names());
+  const bool whole = tells_its_scale();
   for (const auto& [base, entry] : entries_) {
     check_factors(base, entry);
-    check_setting(base, entry);
+    check_setting(base, entry, whole);
   }
   for (const auto& [base, entry] : differences_) check_factors(base, entry);
 }
@@ -114,9 +115,23 @@ std::set<std::string> AdapterSource::module_names() const {
   return names;
 }
 
-void AdapterSource::check_setting(const std::string& base, const Entry& entry) const {
+// Transformers of pictures under PEFT's names in one file, for which programs take a scale of 1: diffusers for FLUX's
+// own modules (fal's trainer of Kontext), ComfyUI for diffusers' modules of SD3. PEFT's own files are another thing.
+bool AdapterSource::tells_its_scale() const {
+  const std::set<std::string> names = module_names();
+  const auto has = [&](std::string_view block) {
+    const std::string stem = std::string(kPeftPrefix).append(block);
+    const auto at = names.lower_bound(stem);
+    return at != names.end() && at->starts_with(stem);
+  };
+  const bool is_sd3 = has("transformer_blocks.") && !has("single_transformer_blocks.");
+  return file_.path().filename() != kPeftWeights && (is_sd3 || has("double_blocks.") || has("single_blocks."));
+}
+
+void AdapterSource::check_setting(const std::string& base, const Entry& entry, bool whole) const {
   // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
-  check(settings_.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
+  check(settings_.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix) ||
+            (whole && entry.algorithm == &lora_algorithm()),
         "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
         "adapter_model.safetensors",
         name(), quote(base), kPeftLast);

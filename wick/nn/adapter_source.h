@@ -69,7 +69,8 @@ class AdapterSource {
   void add_embedding(const std::string& key);
   std::set<std::string> module_names() const;
   std::vector<Entries::const_iterator> entries_of(const std::string& module) const;
-  void check_setting(const std::string& base, const Entry& entry) const;
+  bool tells_its_scale() const;
+  void check_setting(const std::string& base, const Entry& entry, bool whole) const;
   void check_layer(const Entry& entry, const LoraTarget& target) const;
   void check_vectors(const Entry& entry) const;
   void read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const;

@@ -190,8 +190,7 @@ std::optional<double> PeftConfig::rank_of(std::string_view module) const {
 LoraSettings LoraSettings::beside(const std::filesystem::path& file) {
   LoraSettings settings;
   const std::filesystem::path config = file.parent_path() / kPeftLast;
-  if (file.filename() == "adapter_model.safetensors" && std::filesystem::exists(config))
-    settings.config = PeftConfig::read(config);
+  if (file.filename() == kPeftWeights && std::filesystem::exists(config)) settings.config = PeftConfig::read(config);
   return settings;
 }
 
@@ -287,7 +286,7 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
   begin_folder(folder, kPeftLast);
   std::map<std::string, std::string> metadata = adapter.metadata;
   metadata["format"] = "pt";
-  save_safetensors(folder / "adapter_model.safetensors", renamed, metadata);
+  save_safetensors(folder / kPeftWeights, renamed, metadata);
   for (const auto& [name, text] : adapter.texts) write_file_atomically(folder / name, text);
   write_file_atomically(folder / kPeftLast, config.dump(2) + "\n");
 }

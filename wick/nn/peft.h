@@ -50,7 +50,8 @@ struct PeftConfig {
 };
 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";  // of the names in PEFT's files
-inline constexpr const char* kPeftLast = "adapter_config.json";       // is written last: a folder that has it is whole
+inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
+inline constexpr const char* kPeftLast = "adapter_config.json";  // is written last: a folder that has it is whole
 
 // The settings beside a LoRA's tensors, which give their meaning. PEFT's are in a file, diffusers' in the safetensors
 // header; other programs' LoRAs have none.
