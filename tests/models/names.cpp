@@ -165,8 +165,12 @@ FlowModel flux_model(const std::string& name, bool guidance) {
                           .single_blocks = 38,
                           .axes = {16, 56, 56},
                           .guidance = guidance};
-  return {name, flux_module_names(), flux_default_targets(), [config](const Scope& s) { FluxTransformer(s, config); },
-          {},   "text_encoder_2"};
+  return {name,
+          flux_module_names(),
+          flux_default_targets(config.single_blocks),
+          [config](const Scope& s) { FluxTransformer(s, config); },
+          {},
+          "text_encoder_2"};
 }
 
 FlowModel sd3_model(const std::string& name, int64_t blocks, int64_t duals, bool qk_norm, int64_t table) {

@@ -22,7 +22,7 @@ struct IntegerRange {
 inline constexpr IntegerRange kPositive{1, std::numeric_limits<int32_t>::max()};
 // Bounds of models' sizes, far above those of any model and so that no product or sum of them overflows: an extent of a
 // tensor, and a number of parts that are made one after the other (blocks of a network).
-inline constexpr IntegerRange kExtent{1, 1 << 21}, kPartCount{1, 4096};
+inline constexpr IntegerRange kExtent{1, 1 << 21}, kPartCount{1, 4096}, kPartCountOrNone{0, 4096};
 struct NumberRange {
   double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();
 };

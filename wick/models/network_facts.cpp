@@ -64,7 +64,8 @@ std::vector<int64_t> NetworkFacts::extents(const std::string& key, const std::st
   return stored;
 }
 
-int64_t NetworkFacts::count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent) const {
+int64_t NetworkFacts::count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent,
+                            IntegerRange range) const {
   constexpr int64_t kGap = 100;
   const auto name = [&](int64_t i) { return fmt::format(fmt::runtime(tensor), i); };
   int64_t n = 0;
@@ -72,7 +73,8 @@ int64_t NetworkFacts::count(const std::string& key, const std::string& tensor, s
   for (int64_t later = n + 1; source_ && later < n + kGap; ++later)
     check(!has(name(later)), "{}: has no tensor {}, but has {}", source_->name, source_->in_words(name(n)),
           source_->in_words(name(later)));
-  return n > 0 ? settle(key, name(n - 1), n, absent, kPartCount) : settle(key, tensor, {}, absent, kPartCount);
+  if (n > 0) return settle(key, name(n - 1), n, absent, range);
+  return range.min == 0 && !has_config_ ? 0 : settle(key, tensor, {}, absent, range);
 }
 
 bool NetworkFacts::presence(const std::string& key, const std::string& tensor, bool absent) const {

@@ -31,8 +31,10 @@ class NetworkFacts {
   int64_t extent(const std::string& key, const std::string& tensor, int axis, std::optional<int64_t> absent = {}) const;
   // The extents of several tensors, in whose name "{}" stands for 0, 1, …, against a list; at most kMostLevels.
   std::vector<int64_t> extents(const std::string& key, const std::string& tensors, int axis) const;
-  // The number of tensors of that name, in which "{}" stands for 0, 1, …; within kPartCount.
-  int64_t count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent = {}) const;
+  // The number of tensors of that name, in which "{}" stands for 0, 1, …. Where the range allows 0, tensors without
+  // such a one have none, unless the config tells otherwise.
+  int64_t count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent = {},
+                IntegerRange range = kPartCount) const;
   // A size that follows from the shape of `tensor`; none where that is not there.
   int64_t settle(const std::string& key, const std::string& tensor, std::optional<int64_t> stored,
                  std::optional<int64_t> absent = {}, IntegerRange range = kExtent) const;

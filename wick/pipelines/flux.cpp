@@ -88,7 +88,7 @@ class Flux final : public LatentDiffusion {
 
   LoraFormat lora() const override {
     return {.names = flux_module_names(),
-            .default_targets = flux_default_targets(),
+            .default_targets = flux_default_targets(config_.single_blocks),
             .metadata = {{"ss_v2", "False"},
                          {"ss_base_model_version", "flux1"},
                          {"ss_network_module", "networks.lora_flux"},

@@ -55,7 +55,7 @@ FluxConfig FluxConfig::read(const Checkpoint& component) {
   c.text_dim = facts.extent("joint_attention_dim", "txt_in.weight", 1, 4096);
   c.pooled_dim = facts.extent("pooled_projection_dim", "vector_in.in_layer.weight", 1, 768);
   c.double_blocks = int(facts.count("num_layers", "double_blocks.{}.img_attn.qkv.weight", 19));
-  c.single_blocks = int(facts.count("num_single_layers", "single_blocks.{}.linear1.weight", 38));
+  c.single_blocks = int(facts.count("num_single_layers", "single_blocks.{}.linear1.weight", 38, kPartCountOrNone));
   c.guidance = facts.presence("guidance_embeds", "guidance_in.in_layer.weight", false);
   c.axes = rope_axes(config, c.head_dim);
   return c;

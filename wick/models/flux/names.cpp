@@ -116,7 +116,8 @@ std::map<std::string, std::vector<std::string>> flux_lora_prefixes() {
           {kT5.component, lora_prefixes(kT5)}};
 }
 
-std::vector<std::string> flux_default_targets() {
+std::vector<std::string> flux_default_targets(int single_blocks) {
+  if (single_blocks == 0) return {"transformer.double_blocks.*"};
   return {"transformer.double_blocks.*", "transformer.single_blocks.*"};
 }
 

@@ -19,7 +19,7 @@ TensorSource flux_source(const TensorSource& stored);
 ModuleNames flux_module_names();
 // By component: what the base names of its modules start with, in any spelling.
 std::map<std::string, std::vector<std::string>> flux_lora_prefixes();
-// kohya's default: every Linear of all blocks.
-std::vector<std::string> flux_default_targets();
+// kohya's default: every Linear of all blocks. A model may be without single ones.
+std::vector<std::string> flux_default_targets(int single_blocks);
 
 }  // namespace wick
