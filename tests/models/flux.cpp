@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "io/files.h"
 #include "pipelines/golden.h"
@@ -47,6 +48,37 @@ Tensors stored_tensors() {
   return all;
 }
 
+// Under Black Forest Labs' names, as training would save them from another layout.
+Tensors native_tensors() {
+  std::set<std::string> asked;
+  const TensorSource source = flux_source(memory_source(stored_tensors()));
+  const FluxTransformer model(Scope({watched(source, asked), {}}, "transformer"), FluxConfig::read(kModel));
+  Tensors all;
+  for (const std::string& name : asked)
+    if (const auto stored = source.find(name, {})) all[name] = stored->load(host_memory());
+  return all;
+}
+
+// ComfyUI 0.33 saves "…norm.query_norm.weight" where Black Forest Labs' files have "…scale".
+TEST(FluxFiles, MayHaveComfyUIsNamesOfNorms) {
+  for (const std::string prefix : {"", "model.diffusion_model."}) {
+    Tensors native, comfy;
+    for (const auto& [name, value] : native_tensors()) {
+      const size_t scale = name.rfind(".scale");
+      native[prefix + name] = value;
+      comfy[prefix + (scale == name.npos ? name : name.substr(0, scale) + ".weight")] = value;
+    }
+    const auto sizes_and_output = [](const Tensors& tensors) {
+      const TemporaryDirectory folder;
+      fs::copy(kModel / "config.json", folder / "config.json");
+      save_safetensors(folder / "diffusion_pytorch_model.safetensors", tensors);
+      const FluxConfig config = FluxConfig::read(folder.path());
+      return std::pair(sizes_of(config), output(config, flux_source(open_source(folder.path()))));
+    };
+    EXPECT_EQ(sizes_and_output(comfy), sizes_and_output(native));
+  }
+}
+
 // It is what a model computes whose single blocks have gates of 0.
 TEST(FluxFiles, MayHaveNoSingleBlocks) {
   Tensors gated = stored_tensors(), without;
@@ -75,7 +107,7 @@ TEST(FluxFiles, ABareFileTellsThatThereAreNoSingleBlocks) {
   save_safetensors(folder / "x.safetensors", {{"img_in.weight", zeros({64, 64})},
                                               {"txt_in.weight", zeros({64, 20})},
                                               {"vector_in.in_layer.weight", zeros({64, 12})},
-                                              {"double_blocks.0.img_attn.norm.query_norm.scale", zeros({32})},
+                                              {"double_blocks.0.img_attn.norm.query_norm.weight", zeros({32})},
                                               {"double_blocks.0.img_attn.qkv.weight", zeros({192, 64})}});
   const FluxConfig config = FluxConfig::read(folder / "x.safetensors");
   EXPECT_EQ(sizes_of(config), std::tuple(16, 2, 32, 20, 12, 1, 0, false));

@@ -88,12 +88,20 @@ std::optional<ModuleName> xlabs_name(const std::string& module) {
 
 const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl", /*in_diffusers=*/false, "lora_te2_"};
 
+// ComfyUI writes norms of queries and keys as it computes them, "query_norm.weight".
+std::string comfyui_norm(const std::string& name) {
+  constexpr std::string_view kNorm = "_norm.", kScale = "scale";
+  if (!name.ends_with(std::string(kNorm).append(kScale))) return name;
+  return name.substr(0, name.size() - kScale.size()) + "weight";
+}
+
 }  // namespace
 
 TensorSource flux_source(const TensorSource& stored) {
   if (!stored.has_values) return stored;
   const TensorSource bare = without_comfyui_prefix(stored);
-  return bare.has("x_embedder.weight") ? assembled(bare, assembly_of(diffusers_rows())) : bare;
+  if (bare.has("x_embedder.weight")) return assembled(bare, assembly_of(diffusers_rows()));
+  return bare.has(comfyui_norm("double_blocks.0.img_attn.norm.query_norm.scale")) ? renamed(bare, comfyui_norm) : bare;
 }
 
 ModuleNames flux_module_names() {

@@ -11,7 +11,7 @@
 namespace wick {
 
 // The transformer's tensors under Black Forest Labs' names, whichever names `stored` has: those, perhaps behind
-// ComfyUI's "model.diffusion_model.", or diffusers' (scripts/convert_flux_to_diffusers.py).
+// ComfyUI's "model.diffusion_model." and with its names of norms, or diffusers' (scripts/convert_flux_to_diffusers.py).
 TensorSource flux_source(const TensorSource& stored);
 
 // LoRA base names of a module: kohya's first (lora_unet_double_blocks_0_img_attn_qkv, lora_te1_…, lora_te3_… of T5),
