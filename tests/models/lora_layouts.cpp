@@ -103,7 +103,9 @@ TEST_P(LoraLayouts, SplitFilesOfEverySpellingActAsInPeft) {
                                    {"", false},
                                    {"base_model.model.", false},
                                    {"lora_transformer_", true},
-                                   {"lycoris_", true}}) {
+                                   {"lycoris_", true},
+                                   {"diffusion_model.", false},  // SimpleTuner's earlier ones
+                                   {"lora_unet_", true}}) {
     Tensors file;
     std::map<std::string, std::string> spelled;
     for (const auto& [key, value] : split) {

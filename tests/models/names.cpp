@@ -315,6 +315,16 @@ TEST(FlowNames, UsoHasARangeOfLinear1) {
   EXPECT_EQ(uso->rows.of, 7);
 }
 
+TEST(FlowNames, OfACheckpointsPrefixAreKohyasToo) {
+  const std::vector<std::string> flux = spellings(flux_module_names()("transformer.double_blocks.3.img_attn.qkv")),
+                                 sd3 = spellings(sd3_module_names(2)("transformer.joint_blocks.1.x_block.mlp.fc1"));
+  const auto count = [](const std::vector<std::string>& all, const char* name) {
+    return std::ranges::count(all, name);
+  };
+  EXPECT_EQ(count(flux, "lora_unet_model_diffusion_model_double_blocks_3_img_attn_qkv"), 1);
+  EXPECT_EQ(count(sd3, "lora_unet_model_diffusion_model_joint_blocks_1_x_block_mlp_fc1"), 1);
+}
+
 TEST(FlowNames, PrefixesCoverEveryName) {
   const auto expect_covered = [](const ModuleNames& names, const std::map<std::string, std::vector<std::string>>& all,
                                  const std::vector<std::string>& paths) {

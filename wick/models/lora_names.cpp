@@ -30,16 +30,20 @@ void add(std::vector<ModuleName>& names, std::string_view module, const TextEnco
   put("text_encoders." + encoder.comfy + ".transformer." + std::string(module), Spelling::comfy);
 }
 
-// Prefixes of native names and of diffusers', whole and flattened: kohya's and ComfyUI's; those of diffusers, of
-// save_lora_adapter() and DiffSynth, which have none, of PEFT, OneTrainer and SimpleTuner.
+// Prefixes of native names and of diffusers', whole and flattened: kohya's and ComfyUI's, kohya's behind the prefix of
+// ComfyUI's checkpoints; those of diffusers, of save_lora_adapter() and DiffSynth, which have none, of PEFT,
+// OneTrainer and SimpleTuner, today's and earlier ones.
 struct Prefix {
   const char* text;
   Spelling spelling = Spelling::other;
 };
 constexpr Prefix kNative[] = {{"diffusion_model.", Spelling::comfy}, {""}, {"base_model.model."}},
-                 kNativeFlat[] = {{"lora_unet_", Spelling::kohya}};
-constexpr Prefix kDiffusers[] = {{"transformer.", Spelling::diffusers}, {""}, {"base_model.model.", Spelling::peft}},
-                 kDiffusersFlat[] = {{"lora_transformer_", Spelling::onetrainer}, {"lycoris_"}};
+                 kNativeFlat[] = {{"lora_unet_", Spelling::kohya}, {"lora_unet_model_diffusion_model_"}};
+constexpr Prefix kDiffusers[] = {{"transformer.", Spelling::diffusers},
+                                 {""},
+                                 {"base_model.model.", Spelling::peft},
+                                 {"diffusion_model."}},
+                 kDiffusersFlat[] = {{"lora_transformer_", Spelling::onetrainer}, {"lycoris_"}, {"lora_unet_"}};
 
 // The rows of the module that diffusers' module `part` has. A module of which diffusers has the halves in another order
 // is that of all parts.

@@ -108,8 +108,8 @@ class Names {
   }
   bool is_lora() const {
     return std::ranges::any_of(names_, [](const std::string& name) {
-      for (const char* part :
-           {".lora_down.", ".lora_up.", ".lora_A.", ".lora_B.", ".lora.down.", ".lora.up.", ".lokr_w", ".hada_w"})
+      for (const char* part : {".lora_down.", ".lora_up.", ".lora_A.", ".lora_B.", ".lora.down.", ".lora.up.",
+                               "_lora.down.", "_lora.up.", ".lora_linear_layer.", ".lokr_w", ".hada_w"})
         if (name.find(part) != name.npos) return true;
       return false;
     });

@@ -18,7 +18,16 @@ bool names_unet_block(std::string_view name) {
       name, {"down_blocks", "up_blocks", "mid_block", "time_embedding", "add_embedding", "conv_in", "conv_out"});
 }
 
+// Names of FLUX's and SD3's modules that none of these programs has: SimpleTuner's earlier ones, and kohya's with a
+// prefix of checkpoints in them.
+bool is_in_no_program(std::string_view base) {
+  return begins_with_any(base, {"lora_unet_transformer_blocks_", "lora_unet_single_transformer_blocks_",
+                                "diffusion_model.transformer_blocks.", "diffusion_model.single_transformer_blocks.",
+                                "lora_unet_model_diffusion_model_"});
+}
+
 bool comfyui_knows(std::string_view base, bool is_sd3) {
+  if (is_in_no_program(base)) return false;
   if (base.starts_with("unet.")) return base.find(".to_") == base.npos || base.find(".processor.") != base.npos;
   if (base.starts_with("base_model.model.")) return is_sd3;
   if (base.starts_with("text_encoder.") || base.starts_with("text_encoder_2.text_model.")) return true;
@@ -27,13 +36,16 @@ bool comfyui_knows(std::string_view base, bool is_sd3) {
 }
 
 bool sd_scripts_knows(std::string_view base, bool) {
-  return (base.starts_with("lora_unet_") && !names_unet_block(base.substr(10))) ||
+  return (base.starts_with("lora_unet_") && !names_unet_block(base.substr(10)) && !is_in_no_program(base)) ||
          begins_with_any(base, {"lora_te1_", "lora_te2_text_model_", "lora_te3_"});
 }
 
-bool web_ui_knows(std::string_view base, bool) { return begins_with_any(base, {"lora_unet_", "lora_te"}); }
+bool web_ui_knows(std::string_view base, bool) {
+  return begins_with_any(base, {"lora_unet_", "lora_te"}) && !is_in_no_program(base);
+}
 
 bool diffusers_knows(std::string_view base, bool is_sd3) {
+  if (is_in_no_program(base)) return false;
   if (begins_with_any(base, {"lora_unet_", "lora_te1_", "lora_te2_text_model_"})) return !is_sd3;
   if (base.starts_with("text_encoder_2.")) return base.find("encoder.block.") == base.npos;
   return begins_with_any(base, {"unet.", "transformer.", "text_encoder."}) || names_unet_block(base);
