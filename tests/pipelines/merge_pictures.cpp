@@ -180,6 +180,21 @@ TEST_F(MergedFlux, IsWhatModelAndLorasAre) {
   for (const char* part : {"transformer", "clip_l"}) others[part] = folder_ / "parts" / parts.at(part).filename();
   expect_same_results(this->model({.parts = others}), model, {{"transformer", some}, {"text_encoder", some}}, inputs);
 
+  // A LoRA of text encoders too goes into a transformer alone where it has no strength for them.
+  const Checkpoint alone(ModelFiles{.parts = {{"transformer", parts.at("transformer")}}});
+  Tensors of_transformer;
+  const SafetensorsFile both = SafetensorsFile::open(loras[0].path);
+  for (const auto& [key, info] : both.tensors())
+    if (key.starts_with("lora_unet_")) of_transformer[key] = both.load(key);
+  EXPECT_LT(of_transformer.size(), both.tensors().size());
+  merge_into_pictures(alone, {{loras[0].path, 0.75f, {{"text_encoder", 0.0f}, {"text_encoder_2", 0.0f}}}},
+                      folder_ / "whole.safetensors");
+  merge_into_pictures(alone, {{save("of transformer", of_transformer), 0.75f}}, folder_ / "alone.safetensors");
+  EXPECT_EQ(changes(folder_ / "whole.safetensors", folder_ / "alone.safetensors"), Names());
+  const std::vector<LoraFile> some_strength = {{loras[0].path, 1, {{"text_encoder", 0.0f}}}};
+  expect_error([&] { merge_into_pictures(alone, some_strength, folder_ / "no.safetensors"); },
+               {"text_encoder_2", "not among the files", "strength of 0"});
+
   // A part of a fused module changes no more of a split one, and the other way.
   const std::vector<LoraFile> part = {{loras[1].path}};
   merge_into_pictures(Checkpoint(ModelFiles{.parts = {{"transformer", parts.at("transformer")}}}), part,

@@ -465,7 +465,11 @@ void Adapter::set_draws(const std::vector<int64_t>& draws) {
 }
 
 void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
-  for (const auto& [file, set] : files_) file->check_complete(elsewhere);
+  check_complete_by_file([&](const LoraFile&) { return elsewhere; });
+}
+
+void Adapter::check_complete_by_file(const std::function<std::vector<std::string>(const LoraFile&)>& elsewhere) const {
+  for (const auto& [file, set] : files_) file->check_complete(elsewhere(file->given()));
   if (config_) check_targets();
 }
 

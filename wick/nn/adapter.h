@@ -150,6 +150,8 @@ class Adapter {
   // pattern matched nothing; patterns that fit other programs' names of modules are told their names here. Modules
   // whose names start with one of `elsewhere` belong to components that are not loaded.
   void check_complete(const std::vector<std::string>& elsewhere = {}) const;
+  // The same where the components that are not loaded depend on the file.
+  void check_complete_by_file(const std::function<std::vector<std::string>(const LoraFile&)>& elsewhere) const;
   // True if a module under this path prefix ("text_encoder.") is adapted.
   bool covers(const std::string& path_prefix) const;
 

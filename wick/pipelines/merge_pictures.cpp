@@ -259,12 +259,22 @@ class Merge {
     return std::ranges::all_of(loras_, [&](const LoraFile& lora) { return lora.strength_of(component) == 0; });
   }
 
+  // What a LoRA has for parts that are not there may stay behind where its strength there is 0.
+  std::vector<std::string> left_behind(const LoraFile& lora, const std::vector<std::string>& lacking) const {
+    std::vector<std::string> prefixes;
+    for (const Component& component : diffusion_family(from_).components)
+      if (std::ranges::count(lacking, component.name) > 0 && lora.strength_of(component.name) == 0)
+        prefixes.insert(prefixes.end(), component.lora_prefixes.begin(), component.lora_prefixes.end());
+    return prefixes;
+  }
+
   void check_complete(const std::vector<std::string>& lacking) const {
     try {
-      adapter_.check_complete();
+      adapter_.check_complete_by_file([&](const LoraFile& lora) { return left_behind(lora, lacking); });
     } catch (const Error& e) {
       if (lacking.empty()) throw;
-      fail("{}; it may be for {}, which is not among the files of the model", e.what(), fmt::join(lacking, " or "));
+      fail("{}; it may be for {}, which is not among the files of the model; a strength of 0 there leaves it out",
+           e.what(), fmt::join(lacking, " or "));
     }
     check(modules_ > 0, "--lora: with these strengths nothing of {} would change", from_.name());
   }
