@@ -277,6 +277,35 @@ TEST_F(DatasetTest, MasksMayHaveAnyNameOfAPictureAndUnusedOnesAreTold) {
   expect_error([&] { with_masks(); }, {"b.png: no mask"});
 }
 
+// As OneTrainer has them; a picture of such a name is one where no other goes with it.
+TEST_F(DatasetTest, MasksMayLieBesideTheirPictures) {
+  for (const char* name : {"a", "a-masklabel", "b", "b-masklabel", "b-condlabel", "c-masklabel"}) add(name, 64, 64);
+  PictureSubset subset{.folder = folder_.path(), .source = "--dataset x"};
+  const auto scan = [&] {
+    return Dataset::scan(
+        {.path = folder_.path(), .groups = {{.resolutions = {{.resolution = 128, .step = 32}}, .subsets = {subset}}}});
+  };
+  const auto names = [](const Dataset& dataset) {
+    std::vector<std::string> all;
+    for (const Example& example : dataset.examples) all.push_back(example.name);
+    return all;
+  };
+  const Dataset without = scan();
+  EXPECT_EQ(names(without), (std::vector<std::string>{"a.png", "b.png", "c-masklabel.png"}));
+  EXPECT_EQ(without.remarks,
+            std::vector<std::string>{"3 labels beside pictures are none of the pictures: a-masklabel.png, "
+                                     "b-condlabel.png, b-masklabel.png."});
+  EXPECT_TRUE(without.examples[0].mask.empty());
+
+  fs::remove(folder_ / "c-masklabel.png");
+  subset.masks = folder_.path();
+  const Dataset with = scan();
+  EXPECT_EQ(with.examples[0].mask, folder_ / "a-masklabel.png");
+  EXPECT_EQ(with.examples[1].mask, folder_ / "b-masklabel.png");
+  fs::remove(folder_ / "b-masklabel.png");
+  expect_error([&] { scan(); }, {"b.png: no mask", "b-masklabel.png"});
+}
+
 // Of an image_dir, kohya reads the pictures directly in it.
 TEST_F(DatasetTest, FoldersWithinAnImageDirAreTold) {
   add("in/a", 64, 64);

@@ -217,12 +217,22 @@ bool any_subset(const PictureSources& sources, const Holds& holds) {
                              [&](const PictureGroup& group) { return std::ranges::any_of(group.subsets, holds); });
 }
 
+// A picture's mask in a folder: OneTrainer's name for it, or the picture's.
+fs::path mask_in(const fs::path& folder, const Example& example, const PictureSubset& subset) {
+  std::error_code ignored;
+  const fs::path stem = (folder / example.image.lexically_relative(subset.folder)).replace_extension();
+  const fs::path label = fs::path(stem).concat(kMaskLabel), file = picture_of_stem(stem);
+  if (fs::exists(label, ignored)) return label;
+  const bool is_beside = fs::equivalent(file, example.image, ignored);
+  check(!file.empty() && !is_beside, "{}: no mask; put one into {}", example.image.string(),
+        is_beside ? label.string() : fs::path(stem).concat(".png").string());
+  return file;
+}
+
 // The mask of a picture; it has the picture's size.
 fs::path mask_of(const Example& example, const PictureSubset& subset) {
   if (subset.alpha_mask) return example.image;
-  const fs::path stem = (subset.masks / example.image.lexically_relative(subset.folder)).replace_extension();
-  const fs::path file = picture_of_stem(stem);
-  check(!file.empty(), "{}: no mask; put one into {}", example.image.string(), fs::path(stem).concat(".png").string());
+  const fs::path file = mask_in(subset.masks, example, subset);
   const ImageInfo info = readable([&] { return probe_image(file); });
   check(Size{info.width, info.height} == example.size,
         "{}: a mask has the size of its picture, {}x{} pixels, found {}x{}", file.string(), example.size.width,
@@ -313,7 +323,7 @@ class Scan {
 
   void tell_unused_masks(const PictureSubset& subset) {
     std::error_code ignored;
-    if (!fs::is_directory(subset.masks, ignored)) return;
+    if (!fs::is_directory(subset.masks, ignored) || fs::equivalent(subset.masks, subset.folder, ignored)) return;
     LeftOut unused;
     for (const fs::path& mask : PictureFolder::scan(subset.masks, subset.nested, {}, {}, subset.source).pictures)
       if (!masks_.contains(mask))

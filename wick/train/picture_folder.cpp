@@ -29,6 +29,8 @@ std::string lower_extension(const fs::path& path) {
   return extension;
 }
 
+constexpr std::array<std::string_view, 2> kLabels = {kMaskLabel, "-condlabel.png"};
+
 template <size_t N>
 bool ends_in(const fs::path& path, const std::array<const char*, N>& extensions) {
   return std::ranges::find(extensions, lower_extension(path)) != extensions.end();
@@ -51,6 +53,11 @@ class FolderScan {
 
   void finish() {
     std::ranges::sort(found_.pictures);
+    std::erase_if(found_.pictures, [this](const fs::path& file) {
+      if (!is_label(file)) return false;
+      leave_out(LeftOut::Reason::label, file);
+      return true;
+    });
     std::ranges::sort(found_.folders);
     std::ranges::sort(texts_);
     for (const fs::path& text : texts_)
@@ -64,6 +71,14 @@ class FolderScan {
   void add_picture(const fs::path& file) {
     found_.pictures.push_back(file);
     stems_.insert(fs::path(file).replace_extension());
+  }
+
+  // Of a picture beside it.
+  bool is_label(const fs::path& file) const {
+    const std::string path = file.string();
+    return std::ranges::any_of(kLabels, [&](std::string_view label) {
+      return path.ends_with(label) && stems_.contains(path.substr(0, path.size() - label.size()));
+    });
   }
 
   PictureFolder& found_;
@@ -94,7 +109,8 @@ std::vector<std::string> LeftOut::lines() const {
        "are of formats that Wick does not read, and are left out"},
       {"file", "is neither picture nor caption and is not read", "are neither pictures nor captions and are not read"},
       {"folder", "within an image_dir is not read", "within image_dirs are not read"},
-      {"mask", "has no picture and is not read", "have no picture and are not read"}};
+      {"mask", "has no picture and is not read", "have no picture and are not read"},
+      {"label", "beside a picture is none of the pictures", "beside pictures are none of the pictures"}};
   std::vector<std::string> all;
   for (size_t i = 0; i < names_.size(); ++i)
     if (const std::vector<std::string>& names = names_[i]; !names.empty())

@@ -2,7 +2,8 @@
 // reason.
 //
 // A picture is a file that begins as JPEG, PNG or WebP, whatever its name (.jfif, .jpe, .png_large), or one that is
-// named as a picture. A caption is a file whose name ends as captions do.
+// named as a picture. A caption is a file whose name ends as captions do. Beside cat.jpg OneTrainer keeps the picture's
+// mask as cat-masklabel.png and what conditions it as cat-condlabel.png.
 #pragma once
 
 #include <filesystem>
@@ -16,14 +17,14 @@ namespace wick {
 // Names of the files that are left out, by reason. A run prints one line for each reason.
 class LeftOut {
  public:
-  enum class Reason { hidden, caption, image, other, folder, mask };
+  enum class Reason { hidden, caption, image, other, folder, mask, label };
 
   void add(Reason reason, std::string name) { names_.at(size_t(reason)).push_back(std::move(name)); }
   // "2 captions have no picture and are not read: a.txt, b.txt."
   std::vector<std::string> lines() const;
 
  private:
-  std::vector<std::vector<std::string>> names_ = std::vector<std::vector<std::string>>(6);
+  std::vector<std::vector<std::string>> names_ = std::vector<std::vector<std::string>>(7);
 };
 
 struct PictureFolder {
@@ -44,5 +45,6 @@ bool is_foreign_picture(const std::filesystem::path& path);
 
 // The picture of this path without an extension, whatever its extension; empty where there is none.
 std::filesystem::path picture_of_stem(const std::filesystem::path& stem);
+inline constexpr const char* kMaskLabel = "-masklabel.png";  // behind such a path
 
 }  // namespace wick
