@@ -213,12 +213,48 @@ TEST(WebP, ReadsLossyFiles) {
   expect_probe(lossy, kWidth, kHeight, "WebP");
 }
 
-TEST(WebP, TruncationAndAnimationAreErrors) {
+// Of still files of a size, at a place (even numbers) on a canvas.
+struct WebpFrame {
+  std::string still;
+  int x, y, width, height;
+};
+
+std::string animated_webp(const std::vector<WebpFrame>& frames, bool has_alpha) {
+  const auto n = [](int value, int bytes) { return number(uint32_t(value), bytes, true); };
+  const auto chunk = [&](const char* type, const std::string& data) {
+    return type + n(int(data.size()), 4) + data + std::string(data.size() % 2, '\0');
+  };
+  std::string body = "WEBP" + chunk("VP8X", n(has_alpha ? 0x12 : 0x02, 4) + n(kWidth - 1, 3) + n(kHeight - 1, 3)) +
+                     chunk("ANIM", n(0x7F0000FF, 4) + n(0, 2));
+  for (const auto& [still, x, y, width, height] : frames)
+    body += chunk("ANMF", n(x / 2, 3) + n(y / 2, 3) + n(width - 1, 3) + n(height - 1, 3) + n(100, 3) + n(0, 1) +
+                              still.substr(12));
+  return "RIFF" + n(int(body.size()), 4) + body;
+}
+
+TEST(WebP, OfAnAnimationTheFirstFrameIsRead) {
+  const WebpFrame whole{encode_webp(quarters(), kWidth, kHeight), 0, 0, kWidth, kHeight},
+      pixel_in_it{encode_webp({100, 50, 0, 128}, 1, 1, true), 2, 4, 1, 1};
+  const std::string bytes = animated_webp({whole, pixel_in_it}, true);
+  expect_quarters(decode(bytes), 1, 0);
+  expect_probe(bytes, kWidth, kHeight, "WebP");
+  const Image alpha = decode(animated_webp({pixel_in_it, whole}, true));
+  expect_near(pixel(alpha, 2, 4), {177, 152, 127}, 0, "alpha 128");
+  expect_near(pixel(alpha, 0, 0), {255, 255, 255}, 0, "free of the frame");
+  const WebpFrame opaque{encode_webp({10, 20, 30}, 1, 1), 2, 4, 1, 1};
+  const Image without_alpha = decode(animated_webp({opaque}, false));
+  expect_near(pixel(without_alpha, 2, 4), {10, 20, 30}, 0, "opaque");
+  expect_near(pixel(without_alpha, 0, 0), {0, 0, 0}, 0, "free of it, as in PIL");
+  for (size_t size = 0; size < bytes.size(); ++size) expect_error([&] { decode(bytes.substr(0, size)); }, {"image: "});
+  expect_error([&] { decode(animated_webp({}, false)); }, {"image: the WebP"});
+}
+
+TEST(WebP, TruncationAndMissingFramesAreErrors) {
   const std::string bytes = encode_webp(quarters(), kWidth, kHeight);
   for (size_t size = 0; size < bytes.size(); ++size) expect_error([&] { decode(bytes.substr(0, size)); }, {"image: "});
   std::string animated = with_exif(bytes, kWidth, kHeight, "");
   animated[20] |= 0x02;
-  expect_error([&] { decode(animated); }, {"image: the WebP is animated"});
+  expect_error([&] { decode(animated); }, {"image: the WebP"});
 }
 
 TEST(ReadImage, NamesWhatIsNoImage) {

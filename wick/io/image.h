@@ -2,7 +2,8 @@
 //
 // Formats are told apart by content when they are read, by the name's ending when they are written. Pixels are taken as
 // sRGB (embedded ICC profiles are not applied), EXIF orientation is applied, and transparency is composited on white.
-// The pixel cap is checked on the header, before anything is decoded, and a truncated or damaged file is an Error.
+// The pixel cap is checked on the header, before anything is decoded, and a truncated or damaged file is an Error. Of
+// an animated WebP the first frame is read.
 #pragma once
 
 #include <cstdint>

@@ -85,7 +85,6 @@ ImageHeader read_png_header(const ImageSource& source) {
 void read_webp_size(const ImageSource& source, std::string_view type, uint64_t data, ImageHeader& header) {
   const auto bytes = source.read(data, 10);
   if (type == "VP8X") {
-    check(!(bytes[0] & 0x02), "{}: the WebP is animated; save one frame as an image", source.name);
     header.width = 1 + little_endian(&bytes[4], 3);
     header.height = 1 + little_endian(&bytes[7], 3);
   } else if (type == "VP8L") {

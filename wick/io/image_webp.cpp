@@ -1,5 +1,9 @@
 #include <webp/decode.h>
+#include <webp/demux.h>
 #include <webp/encode.h>
+
+#include <memory>
+#include <utility>
 
 #include "wick/core/error.h"
 #include "wick/io/exif.h"
@@ -42,6 +46,25 @@ std::string with_exif(const std::string& simple, const Image& image, const std::
   return "RIFF" + little_endian(uint32_t(body.size()), 4) + body;
 }
 
+// On a canvas without a background, as other readers have it. Without alpha what the frame leaves free is black.
+Pixels first_frame(std::string_view bytes, const ImageHeader& header, bool has_alpha, const std::string& source) {
+  const WebPData data{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+  const std::unique_ptr<WebPAnimDecoder, void (*)(WebPAnimDecoder*)> decoder(WebPAnimDecoderNew(&data, nullptr),
+                                                                             WebPAnimDecoderDelete);
+  uint8_t* canvas = nullptr;
+  int milliseconds = 0;
+  WebPAnimInfo info{};
+  const bool is_decoded = decoder && WebPAnimDecoderGetInfo(decoder.get(), &info) != 0 &&
+                          info.canvas_width == header.width && info.canvas_height == header.height &&
+                          WebPAnimDecoderGetNext(decoder.get(), &canvas, &milliseconds) != 0;
+  check(is_decoded, "{}: the WebP is truncated or damaged: it has no first frame", source);
+  const size_t count = size_t(header.width) * size_t(header.height);
+  if (has_alpha) return {{canvas, canvas + 4 * count}, true};
+  std::vector<uint8_t> rgb(3 * count);
+  for (size_t i = 0; i < rgb.size(); ++i) rgb[i] = canvas[i / 3 * 4 + i % 3];
+  return {std::move(rgb), false};
+}
+
 }  // namespace
 
 Pixels decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source) {
@@ -50,8 +73,9 @@ Pixels decode_webp(std::string_view bytes, const ImageHeader& header, const std:
   check(WebPInitDecoderConfig(&config) != 0, "{}: the installed libwebp is not the one Wick was built with", source);
   const VP8StatusCode readable = WebPGetFeatures(data, bytes.size(), &config.input);
   check(readable == VP8_STATUS_OK, "{}: the WebP cannot be decoded (libwebp status {})", source, int(readable));
-  check(config.input.width == header.width && config.input.height == header.height && !config.input.has_animation,
+  check(config.input.width == header.width && config.input.height == header.height,
         "{}: the WebP is damaged: it has two sizes", source);
+  if (config.input.has_animation) return first_frame(bytes, header, config.input.has_alpha != 0, source);
 
   const size_t row_bytes = size_t(header.width) * (config.input.has_alpha ? 4 : 3);
   std::vector<uint8_t> pixels(row_bytes * size_t(header.height));
