@@ -260,8 +260,8 @@ TEST(LlamaConfig, NamesWhatIsNotSupported) {
   expect_refused("llama2", "quantization_config", "{\"quant_method\": \"awq\", \"bits\": 4}", {"\"awq\"", "nf4"});
   expect_refused("llama2", "quantization_config", "{\"quant_method\": \"gptq\"}", {"\"gptq\""});
   expect_refused("llama2", "quantization_config",
-                 "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"fp4\"}",
-                 {"\"bitsandbytes\" with \"fp4\""});
+                 "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"int4\"}",
+                 {"\"bitsandbytes\" with \"int4\""});
   expect_refused("llama2", "quantization_config",
                  "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}",
                  {"\"compressed-tensors\" with \"pack-quantized\"", "float-quantized"});

@@ -64,6 +64,25 @@ TEST_F(Bitsandbytes, ValuesAreThoseOfItsDequantisation) {
   }
 }
 
+// No format of rows has FP4's codes: it is held as floats, or quantised anew.
+TEST(BitsandbytesFiles, Fp4sValuesAreThoseOfItsDequantisation) {
+  const TensorSource source = safetensors_source(kGolden / "fp4.safetensors");
+  const SafetensorsFile values = SafetensorsFile::open(kGolden / "fp4.values.safetensors");
+  EXPECT_EQ(values.tensors().size(), 3u);
+  for (const auto& [name, info] : values.tensors()) {
+    const StoredTensor found = *source.find(name, {});
+    EXPECT_EQ(found.shape, info.shape) << name;
+    EXPECT_TRUE(found.decoded && !found.rows) << name;
+    const std::vector<float> expected = values.load(name).to_vector();
+    EXPECT_EQ(found.load(host_memory()).to_vector(), expected) << name;
+    std::vector<float> part(expected.size() - 20);
+    found.bytes(part.data(), 17 * 4, part.size() * 4);
+    EXPECT_EQ(part, std::vector<float>(expected.begin() + 17, expected.end() - 3)) << name;
+  }
+  const Tensor rows = Weights(source, {.dtype = DType::nf4}).load("plain.weight", {6, 128});
+  EXPECT_EQ(rows.dtype(), DType::nf4);
+}
+
 // The file's numbers, and what quantising its values again gives: the largest magnitude of a block is exact.
 TEST_F(Bitsandbytes, RowsHaveTheFilesCodesAndScales) {
   for (const auto& [layer, dtype] : {std::pair{"plain", DType::nf4}, {"as_bf16", DType::nf4}, {"int8", DType::int8}}) {
@@ -219,7 +238,11 @@ TEST(BitsandbytesFiles, WrongOnesAreRefused) {
   refused({int8, {"x.SCB", "F32", {2}, of_floats({1, NAN})}}, {"\"x.SCB\"", "not finite"});
   refused({int8, {"x.SCB", "F32", {2}, of_floats({1, 1})}, {"x.weight_format", "U8", {}, "\2"}},
           {"\"x.weight_format\" should be 0", "2"});
-  refused({codes, {"x.weight.quant_state.bitsandbytes__fp4", "U8", {2}, "{}"}}, {"bitsandbytes' fp4", "nf4"});
+  const string json = R"({"quant_type":"fp4","blocksize":64,"shape":[2,64]})";
+  const StoredEntry fp4{"x.weight.quant_state.bitsandbytes__fp4", "U8", {int64_t(json.size())}, json};
+  refused({codes, fp4}, {"has no tensor \"x.weight.absmax\""});
+  refused({codes, fp4, scales, {map_name, "F32", {16}, of_floats(reversed)}}, {"has 1 for code 0, where fp4 has 0"});
+  refused({codes, {"x.weight.quant_state.bitsandbytes__fp4", "U8", {2}, "{}"}}, {"bitsandbytes__fp4", "quant_type"});
   refused({codes, scales}, {"bitsandbytes", "quant_state"});
 }
 

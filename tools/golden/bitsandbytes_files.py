@@ -2,7 +2,8 @@
 
     python tools/golden/bitsandbytes_files.py      writes tests/golden/bitsandbytes/
 
-layers.safetensors: the states of linear layers, a format each, and values.safetensors: their weights as bitsandbytes dequantises them to float32.
+layers.safetensors: the states of linear layers, a format each, and values.safetensors: their weights as bitsandbytes dequantises them to float32;
+fp4.safetensors and fp4.values.safetensors: the same of FP4.
 llama/ and flux/: a tiny transformers folder (NF4 with double quantisation) and a diffusers transformer (NF4), with a case of `wick forward` each:
 case.in.safetensors, and case.out.safetensors from the dequantised weights in float32.
 flux/plain/: the same transformer's weights in bfloat16, and quantised.json: the SHA-256 of what bitsandbytes and ComfyUI's kernels
@@ -54,16 +55,29 @@ def values_of(weight):
     return bnb.functional.dequantize_4bit(weight.data, state)
 
 
-def layers():
+def in_four_bits(quant_type, names):
+    """The states of linear layers, and their values."""
     state, values = {}, {}
-    for name, (rows, cols, options) in FOUR_BITS.items():
+    for name in names:
+        rows, cols, options = FOUR_BITS[name]
         x = randn(f"bnb {name}", rows, cols) * torch.rand(rows, 1, generator=rng(name)) * 3
         x[1] = 0
-        layer = bnb.nn.Linear4bit(cols, rows, bias=False)
-        layer.weight = bnb.nn.Params4bit(x, requires_grad=False, quant_type="nf4", **options)
+        layer = bnb.nn.Linear4bit(cols, rows, bias=False, quant_type=quant_type)
+        layer.weight = bnb.nn.Params4bit(x, requires_grad=False, quant_type=quant_type, **options)
         layer = layer.to("cpu")
         state |= {f"{name}.{key}": value for key, value in layer.state_dict().items()}
         values[f"{name}.weight"] = values_of(layer.weight)
+    return state, values
+
+
+def fp4_layers():
+    state, values = in_four_bits("fp4", ["plain", "double", "straddling"])
+    save(OUT / "fp4.safetensors", state, {"format": "pt"})
+    save(OUT / "fp4.values.safetensors", values)
+
+
+def layers():
+    state, values = in_four_bits("nf4", FOUR_BITS)
     layer = bnb.nn.Linear8bitLt(40, 7, bias=False, has_fp16_weights=False)
     layer.weight = bnb.nn.Int8Params(randn("bnb int8", 7, 40), requires_grad=False, has_fp16_weights=False)
     layer = layer.to("cpu")
@@ -192,6 +206,7 @@ def transformer():
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
     layers()
+    fp4_layers()
     language_model()
     quantised_language_model()
     transformer()

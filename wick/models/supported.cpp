@@ -33,7 +33,7 @@ void check_quantization(const Config& config) {
   if (method == "bitsandbytes") {
     if (q.boolean_or("load_in_8bit", false)) return;
     const std::string type = q.text_or("bnb_4bit_quant_type", "fp4");  // transformers' default
-    if (q.boolean_or("load_in_4bit", false) && type == "nf4") return;
+    if (q.boolean_or("load_in_4bit", false) && (type == "nf4" || type == "fp4")) return;
     found += " with " + quote(type);
   }
   if (method == "compressed-tensors") {
@@ -42,8 +42,8 @@ void check_quantization(const Config& config) {
     found += " with " + quote(format);
   }
   fail(
-      "{}: {} names {}; Wick reads bitsandbytes' nf4 and int8, and compressed-tensors' float-quantized: use a model of "
-      "those, or one that is not quantised",
+      "{}: {} names {}; Wick reads bitsandbytes' nf4, fp4 and int8, and compressed-tensors' float-quantized: use a "
+      "model of those, or one that is not quantised",
       config.source(), key, found);
 }
 

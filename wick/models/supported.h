@@ -15,8 +15,8 @@ void only(const Config& config, const std::string& key, bool value, std::optiona
 void only(const Config& config, const std::string& key, double value, std::optional<double> absent = {});
 void only_absent(const Config& config, const std::string& key);
 // Throws Error for weights that another program quantised in a way that Wick does not read (quantization_config of
-// transformers and diffusers). bitsandbytes' nf4 and int8 are read (nn/bitsandbytes.h), and compressed-tensors' fp8
-// (nn/fp8.h).
+// transformers and diffusers). bitsandbytes' nf4, fp4 and int8 are read (nn/bitsandbytes.h), and compressed-tensors'
+// fp8 (nn/fp8.h).
 void check_quantization(const Config& config);
 
 }  // namespace wick

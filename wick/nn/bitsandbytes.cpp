@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -21,11 +22,24 @@
 namespace wick {
 namespace {
 
-constexpr std::string_view kWeight = ".weight", kNf4State = ".quant_state.bitsandbytes__nf4";
+constexpr std::string_view kWeight = ".weight";
+
+// A type of four bits: what each code stands for, of the largest magnitude of its block.
+struct FourBits {
+  const char* name;        // as the JSON has it
+  const char* dtype_name;  // in errors
+  std::string_view state;  // the end of the JSON's name
+  std::span<const float, 16> values;
+};
+// Three bits of a small float, as parts of the largest, 12, and a sign above them.
+constexpr float kFp4Values[16] = {0,  0.0625f / 12,  8 / 12.0f,  1,  4 / 12.0f,  6 / 12.0f,  2 / 12.0f,  3 / 12.0f,
+                                  -0, -0.0625f / 12, -8 / 12.0f, -1, -4 / 12.0f, -6 / 12.0f, -2 / 12.0f, -3 / 12.0f};
+constexpr FourBits kNf4{"nf4", "NF4", ".quant_state.bitsandbytes__nf4", kNf4Map.values},
+    kFp4{"fp4", "FP4", ".quant_state.bitsandbytes__fp4", kFp4Values};
 
 int64_t divided_up(int64_t value, int64_t unit) { return value / unit + (value % unit != 0); }
 
-// The JSON of a weight in NF4.
+// The JSON of a weight in four bits.
 struct State {
   Shape shape;
   int64_t run;  // elements of a block
@@ -88,24 +102,28 @@ void each_run(const StoredCodes& codes, int64_t first, int64_t count, const F& f
   }
 }
 
-Decode decoder(const StoredCodes& codes) {
-  if (codes.dtype == DType::int8)
-    return [codes](const std::byte* from, float* to, int64_t first, int64_t count) {
-      each_run(codes, first, count, [&](int64_t begin, int64_t end, float scale) {
-        for (int64_t i = begin; i < end; ++i) to[i] = float(int8_t(from[i])) * scale * (1 / 127.0f);
-      });
-    };
+Decode decoder_of_int8(const StoredCodes& codes) {
   return [codes](const std::byte* from, float* to, int64_t first, int64_t count) {
     each_run(codes, first, count, [&](int64_t begin, int64_t end, float scale) {
-      for (int64_t i = begin; i < end; ++i)
-        to[i] = kNf4Map.values[uint8_t(from[i / 2]) >> (i % 2 == 0 ? 4 : 0) & 15] * scale;
+      for (int64_t i = begin; i < end; ++i) to[i] = float(int8_t(from[i])) * scale * (1 / 127.0f);
     });
   };
 }
 
-StoredTensor as_tensor(const StoredCodes& codes, const char* dtype_name, BlockSize unit) {
-  StoredTensor tensor =
-      decoded({.shape = codes.shape, .dtype_name = dtype_name, .bytes = codes.bytes}, unit, decoder(codes));
+Decode decoder_of(const FourBits& type, const StoredCodes& codes) {
+  return [codes, values = type.values](const std::byte* from, float* to, int64_t first, int64_t count) {
+    each_run(codes, first, count, [&](int64_t begin, int64_t end, float scale) {
+      for (int64_t i = begin; i < end; ++i) to[i] = values[uint8_t(from[i / 2]) >> (i % 2 == 0 ? 4 : 0) & 15] * scale;
+    });
+  };
+}
+
+StoredTensor as_tensor(const StoredCodes& codes, const char* dtype_name, BlockSize unit, const Decode& decoder) {
+  return decoded({.shape = codes.shape, .dtype_name = dtype_name, .bytes = codes.bytes}, unit, decoder);
+}
+
+// No format of rows has FP4's codes.
+StoredTensor in_its_rows(StoredTensor tensor, const StoredCodes& codes) {
   tensor.rows = [codes](DType dtype) { return as_rows(codes, dtype); };
   return tensor;
 }
@@ -117,14 +135,15 @@ class Layers {
   std::optional<StoredTensor> find(const std::string& name, const Shape& wanted) const {
     const std::optional<StoredTensor> found = source_.find(name, wanted);
     if (!found || !name.ends_with(kWeight)) return found;
-    if (source_.has(name + std::string(kNf4State))) return nf4(name, *found);
+    for (const FourBits* type : {&kNf4, &kFp4})
+      if (source_.has(name + std::string(type->state))) return four_bits(*type, name, *found);
     const std::string layer = name.substr(0, name.size() - kWeight.size());
     if (source_.has(layer + ".SCB")) return int8(layer, *found);
-    const bool fp4 = source_.has(name + ".quant_state.bitsandbytes__fp4");
-    check(!fp4 && !source_.has(name + ".absmax"),
-          "{}: \"{}\" is in bitsandbytes' {}; Wick reads its nf4 and int8: use a file of those, or of floats of 32, 16 "
-          "and 8 bits",
-          source_.name, name, fp4 ? "fp4" : "four bits without their quant_state");
+    check(
+        !source_.has(name + ".absmax"),
+        "{}: {} is in bitsandbytes' four bits without their quant_state; Wick reads its nf4, fp4 and int8: use a file "
+        "of those, or of floats of 32, 16 and 8 bits",
+        source_.name, quote(name));
     check(found->dtype_name != "I8",
           "{}: {} is I8 and has no scales {} beside it; Wick reads bitsandbytes' int8: use a "
           "file of that, or of floats of 32, 16 and 8 bits",
@@ -147,14 +166,14 @@ class Layers {
     return companion(tensor, of, DType::f32, "F32", count);
   }
 
-  State state_of(const std::string& name) const {
-    const std::string tensor = name + std::string(kNf4State), here = where(tensor);
+  State state_of(const FourBits& four, const std::string& name) const {
+    const std::string tensor = name + std::string(four.state), here = where(tensor);
     const StoredTensor stored = *source_.find(tensor, {});
     check(stored.dtype == DType::u8, "{} should be U8, found {}", here, stored.dtype_name);
     const Tensor text = stored.load(host_memory());
     const nlohmann::json json = parse_json({text.data<char>(), size_t(text.numel())}, here);
     const auto type = as<std::string>(member(json, "quant_type", here), here + ": quant_type");
-    check(type == "nf4", "{}: quant_type should be \"nf4\", found {}", here, quote(type));
+    check(type == four.name, "{}: quant_type should be {}, found {}", here, quote(four.name), quote(type));
     State state{shape_in(json, here), positive(json, "blocksize", here), {}};
     check(state.run % 2 == 0, "{}: blocksize should be even, found {}", here, state.run);
     if (source_.has(name + ".nested_absmax") || find_member(json, "nested_offset")) {
@@ -166,26 +185,28 @@ class Layers {
     return state;
   }
 
-  StoredTensor nf4(const std::string& name, const StoredTensor& stored) const {
-    const State state = state_of(name);
+  StoredTensor four_bits(const FourBits& type, const std::string& name, const StoredTensor& stored) const {
+    const State state = state_of(type, name);
     const int64_t numel = state.shape.numel(), count = divided_up(numel, state.run);
     const bool raw = stored.dtype && stored.bytes && (stored.dtype == DType::u8 || is_float(*stored.dtype));
     const int64_t bytes = raw ? int64_t(size_of(*stored.dtype)) * stored.shape.numel() : 0;
-    check(raw && bytes == divided_up(numel, 2), "{} should have {} for {} in nf4, found {} {}", where(name),
-          count_of(divided_up(numel, 2), "byte"), state.shape, stored.dtype_name, stored.shape);
-    check_map(name);
+    check(raw && bytes == divided_up(numel, 2), "{} should have {} for {} in {}, found {} {}", where(name),
+          count_of(divided_up(numel, 2), "byte"), state.shape, type.name, stored.dtype_name, stored.shape);
+    check_map(type, name);
     StoredCodes codes{DType::nf4, state.shape, stored.bytes, state.run, {}};
     const std::string scales = name + ".absmax";
     if (state.nested)
       add_nested(codes, name, *state.nested, count);
     else
       codes.scales = reading(floats(scales, name, count), where(scales));
-    return as_tensor(codes, "NF4", {2, 1});
+    const StoredTensor tensor = as_tensor(codes, type.dtype_name, {2, 1}, decoder_of(type, codes));
+    return &type == &kNf4 ? in_its_rows(tensor, codes) : tensor;
   }
 
-  // The values of the 16 codes are in the file too, but bitsandbytes' kernels have NF4's own built in, as Wick has: a
-  // file with others was made for a program that reads them, or is damaged. Some programs round the map to 16 bits.
-  void check_map(const std::string& name) const {
+  // The values of the 16 codes are in the file too, but bitsandbytes' kernels have the type's own built in, as Wick
+  // has: a file with others was made for a program that reads them, or is damaged. Some programs round the map to 16
+  // bits.
+  void check_map(const FourBits& type, const std::string& name) const {
     const std::string map = name + ".quant_map";
     if (!source_.has(map)) return;
     const StoredTensor stored = *source_.find(map, {});
@@ -194,11 +215,11 @@ class Layers {
     const std::vector<float> found = stored.load(host_memory()).to_vector();
     const float rounding = *stored.dtype == DType::f32 ? 1e-6f : *stored.dtype == DType::f16 ? 0x1p-11f : 0x1p-8f;
     for (size_t code = 0; code < found.size(); ++code) {
-      const float value = kNf4Map.values[code];
+      const float value = type.values[code];
       check(std::abs(found[code] - value) <= rounding * std::abs(value),
-            "{} has {} for code {}, where nf4 has {}: the file is damaged, or in a type that Wick does not read; copy "
+            "{} has {} for code {}, where {} has {}: the file is damaged, or in a type that Wick does not read; copy "
             "it again, or make it anew with bitsandbytes",
-            where(map), found[code], code, value);
+            where(map), found[code], code, type.name, value);
     }
   }
 
@@ -235,9 +256,9 @@ class Layers {
             where(format), *order.data<uint8_t>());
     }
     const StoredTensor magnitudes = floats(scales, name, stored.shape[0]);
-    return as_tensor({DType::int8, stored.shape, stored.bytes, std::max<int64_t>(stored.shape[1], 1),
-                      reading(magnitudes, where(scales))},
-                     "I8", {1, 1});
+    const StoredCodes codes{DType::int8, stored.shape, stored.bytes, std::max<int64_t>(stored.shape[1], 1),
+                            reading(magnitudes, where(scales))};
+    return in_its_rows(as_tensor(codes, "I8", {1, 1}, decoder_of_int8(codes)), codes);
   }
 
   const TensorSource source_;
@@ -254,9 +275,14 @@ TensorSource with_bitsandbytes(const TensorSource& source) {
 }
 
 bool goes_with_bitsandbytes(std::string_view name) {
-  static constexpr std::string_view kCompanions[] = {
-      ".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map", kNf4State,
-      ".SCB",           ".weight_format"};
+  static constexpr std::string_view kCompanions[] = {".weight.absmax",
+                                                     ".weight.quant_map",
+                                                     ".weight.nested_absmax",
+                                                     ".weight.nested_quant_map",
+                                                     kNf4.state,
+                                                     kFp4.state,
+                                                     ".SCB",
+                                                     ".weight_format"};
   return std::ranges::any_of(kCompanions, [&](std::string_view last) { return name.ends_with(last); });
 }
 
