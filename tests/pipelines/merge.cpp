@@ -76,8 +76,9 @@ TEST(Merge, AFolderTellsOfItsDtype) {
 }
 
 // A LoRA of every linear of the layers, with factors of which none is zero.
-void write_lora(const fs::path& model, const fs::path& to) {
-  Adapter adapter({.rank = 4, .targets = llama_default_targets()}, llama_module_names());
+void write_lora(const fs::path& model, const fs::path& to,
+                const std::vector<std::string>& targets = llama_default_targets()) {
+  Adapter adapter({.rank = 4, .targets = targets}, llama_module_names());
   const Llama llama = Llama::load(model, {.adapter = &adapter});
   std::map<std::string, Tensor> tensors = adapter.tensors();
   Rng rng(5);
@@ -119,6 +120,80 @@ TEST(Merge, AGgufFileSaysWhatModelAndLoraSay) {
       for (size_t i = begin; i < begin + 32; ++i) ASSERT_NEAR(x[i], y[i], largest * (1 / 254.f + 0x1p-11f)) << name;
     }
   }
+}
+
+// The model's weights in two shards.
+void write_shards(const fs::path& model, const fs::path& to) {
+  fs::create_directories(to);
+  fs::copy(model / "config.json", to / "config.json");
+  const SafetensorsFile file = SafetensorsFile::open(model / "model.safetensors");
+  nlohmann::json map;
+  uint64_t bytes = 0;
+  std::map<std::string, std::map<std::string, Tensor>> shards;
+  for (const auto& [name, info] : file.tensors()) {
+    const std::string shard = name < "model.layers.1" ? "model-a.safetensors" : "model-b.safetensors";
+    shards[shard][name] = file.load(name);
+    map[name] = shard;
+    bytes += *info.bytes;
+  }
+  for (const auto& [shard, tensors] : shards) save_safetensors(to / shard, tensors);
+  const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+  write_plain(to / "model.safetensors.index.json", index.dump());
+}
+
+// The one table becomes two, of which each has its own change.
+TEST(Merge, ATiedHeadGetsWeightsOfItsOwn) {
+  const TemporaryDirectory folder;
+  const fs::path adapters = test::source_dir() / "tests/golden/adapters", shards = folder / "shards";
+  const std::string table = "model.embed_tokens.weight", head = "lm_head.weight";
+  const auto numbers = [](const fs::path& file, const std::string& name) {
+    return SafetensorsFile::open(file).load(name).to_vector();
+  };
+  for (const auto& [family, lora] : {std::pair{"llama_linear", "tied_head"}, {"qwen2", "peft_embedding_tied"}}) {
+    SCOPED_TRACE(lora);
+    const fs::path model = kModels / family, to = folder / family;
+    const std::vector<LoraFile> loras = {{adapters / lora, 0.75f}};
+    merge_loras(model, loras, to);
+    EXPECT_LT(distance(logits(to), logits(model, loras)), 1e-5);
+    EXPECT_GT(distance(logits(model), logits(model, loras)), 1e-3);
+    EXPECT_FALSE(read_json(to / "config.json").at("tie_word_embeddings").get<bool>());
+    const std::vector<float> before = numbers(model / "model.safetensors", table);
+    const bool of_head = std::string(lora) == "tied_head";
+    EXPECT_EQ(numbers(to / "model.safetensors", table) == before, of_head);
+    EXPECT_EQ(numbers(to / "model.safetensors", head) == before, !of_head);
+  }
+  const std::vector<LoraFile> loras = {{adapters / "tied_head", 0.75f}};
+  write_shards(kModels / "llama_linear", shards);
+  merge_loras(shards, loras, folder / "merged");
+  EXPECT_LT(distance(logits(folder / "merged"), logits(shards, loras)), 1e-5);
+  const nlohmann::json index = read_json(folder / "merged/model.safetensors.index.json"),
+                       old = read_json(shards / "model.safetensors.index.json");
+  EXPECT_EQ(index["weight_map"].at(head), index["weight_map"].at(table));
+  EXPECT_EQ(index["metadata"]["total_size"].get<uint64_t>() - old["metadata"]["total_size"].get<uint64_t>(),
+            *SafetensorsFile::open(shards / "model-a.safetensors").tensors().at(table).bytes);
+}
+
+TEST(Merge, ATiedHeadGetsWeightsOfItsOwnInAGgufFile) {
+  const TemporaryDirectory folder;
+  const fs::path model = folder / "llama3";
+  test::write_engine_model(model, "llama3");
+  std::map<std::string, Tensor> tensors;
+  const SafetensorsFile file = SafetensorsFile::open(model / "model.safetensors");
+  for (const auto& [name, info] : file.tensors())
+    if (name != "lm_head.weight") tensors[name] = file.load(name);
+  save_safetensors(model / "model.safetensors", tensors);
+  nlohmann::json config = read_json(model / "config.json");
+  config["tie_word_embeddings"] = true;
+  write_plain(model / "config.json", config.dump());
+  write_lora(model, folder / "lora", {"llama.lm_head", "*.layers.*_proj"});
+  const std::vector<LoraFile> loras = {{folder / "lora", 1}};
+  merge_loras(model, loras, folder / "merged.gguf", DType::f32);
+  EXPECT_TRUE(GgufFile::open(folder / "merged.gguf").has("output.weight"));
+  EXPECT_LT(distance(logits(folder / "merged.gguf"), logits(model, loras)), 1e-5);
+  convert_to_gguf(model, folder / "plain.gguf", {.dtype = DType::f32});
+  EXPECT_FALSE(GgufFile::open(folder / "plain.gguf").has("output.weight"));
+  merge_loras(folder / "plain.gguf", loras, folder / "again.gguf");
+  EXPECT_EQ(logits(folder / "again.gguf"), logits(folder / "merged.gguf"));
 }
 
 TEST(Merge, NothingIsWrittenWhereItCannotBe) {

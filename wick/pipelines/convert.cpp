@@ -133,11 +133,9 @@ class Conversion {
       : from_(from), options_(options), config_(LlamaConfig::read(from)), weights_(from.weights()) {
     if (from.is_gguf()) gguf_ = GgufFile::open(from.path());
     if (const auto factors = rope_factors()) tensors_.push_back(*factors);
-    for (const auto& [name, shape] : llama_tensors(config_)) {
-      const DType dtype = dtype_of(name, shape);
-      tensors_.push_back({gguf_name(name), dtype, shape,
-                          [=, this, name = name, shape = shape] { return tensor(name, shape, dtype); }});
-    }
+    for (const auto& [name, shape] : llama_tensors(config_)) add(name, name, shape);
+    if (options.unties && config_.tied)
+      add("lm_head.weight", "model.embed_tokens.weight", {config_.vocab, config_.hidden});
     check(quantized_.kept == 0 || quantized_.matrices > 0,
           "{}: none of {} can be {}: rows are not whole blocks of {}; choose another --dtype", from.name(),
           count_of(quantized_.kept, "weight"), name_of(*options.dtype), block_of(*options.dtype).elements);
@@ -160,6 +158,12 @@ class Conversion {
   }
 
  private:
+  // A tensor that begins as the one that is stored under a name.
+  void add(const std::string& name, const std::string& stored, const Shape& shape) {
+    const DType dtype = dtype_of(stored, shape);
+    tensors_.push_back({gguf_name(name), dtype, shape, [=, this] { return tensor(name, stored, shape, dtype); }});
+  }
+
   DType dtype_of(const std::string& name, const Shape& shape) {
     const DType stored = weights_.stored_dtype(name, shape);
     if (shape.rank() == 1) return DType::f32;
@@ -172,8 +176,8 @@ class Conversion {
     return has_whole_blocks ? *options_.dtype : is_decoded ? DType::bf16 : stored;
   }
 
-  Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
-    Tensor w = weights_.read(name, shape);
+  Tensor tensor(const std::string& name, const std::string& stored, const Shape& shape, DType dtype) const {
+    Tensor w = weights_.read(stored, shape);
     check(holds_finite(w), "{}: {} holds values that are not finite numbers: the model is damaged", from_.name(), name);
     if (const auto edit = options_.edits.find(name); edit != options_.edits.end())
       w = edit->second(cast(w, DType::f32));

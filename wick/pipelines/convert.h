@@ -21,6 +21,8 @@ struct ConvertOptions {
   // Changes to matrices, by transformers' names; from f32 and to f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits;
   std::optional<std::string> chat_template;  // in Jinja, instead of the model's
+  // A model whose head is the embeddings' table gets one of its own, to which the table and its own edit lead.
+  bool unties = false;
 };
 
 // `from` is a transformers folder or a GGUF file, whose other metadata about the model is kept. One tensor is in memory

@@ -21,6 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using Edits = std::map<std::string, std::function<Tensor(const Tensor&)>>;
+
+constexpr const char *kEmbedding = "model.embed_tokens.weight", *kHead = "lm_head.weight";
+
 // The edits that LoRAs make, by the names of transformers.
 class Changes {
  public:
@@ -40,16 +44,15 @@ class Changes {
     if (auto adapter = adapter_.match({{path, target, std::move(load)}})) adapters_.emplace(name, std::move(adapter));
   }
   // Called when every tensor of a model of this config was looked at. One table serves a tied model's head and
-  // embedding, and a LoRA on the head is not one on the embedding.
+  // embedding: a LoRA on the one is none on the other, and takes them apart.
   void check_complete(const LlamaConfig& config) {
-    const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
-    const bool has_head = adapters_.contains("lm_head.weight");
-    check(!config.tied || has_head || !adapter_.match({head}),
-          "--lora: one of them is on lm_head, which has no weights of its own in this model: they are the embedding's. "
-          "It runs beside the model, and cannot be merged");
-    check(!config.tied || has_head || !adapters_.contains(kEmbedding),
-          "--lora: one of them is on embed_tokens, whose weights are also the head's in this model. It runs beside the "
-          "model, and cannot be merged");
+    const bool has_head = names_.contains(kHead);
+    AdapterOfLayer of_head;
+    if (config.tied && !has_head)
+      of_head = adapter_.match({{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true}});
+    unties_ = config.tied && (of_head || adapters_.contains(kHead) || adapters_.contains(kEmbedding));
+    adds_head_ = unties_ && !has_head;
+    if (of_head) adapters_.emplace(kHead, std::move(of_head));
     adapter_.check_complete();
     for (const auto& [name, adapter] : adapters_)
       check(names_.contains(bias_of(name)) || !adapter->merged_bias({}),
@@ -57,10 +60,13 @@ class Changes {
             "cannot be merged",
             quote(name));
   }
+  // The head gets weights of its own, which begin as the embeddings' table and may be edited.
+  bool unties() const { return unties_; }
+  bool adds_head() const { return adds_head_; }
 
   // Functions by name that turn the stored matrix into the merged one, in f32.
-  std::map<std::string, std::function<Tensor(const Tensor&)>> edits() const {
-    std::map<std::string, std::function<Tensor(const Tensor&)>> all;
+  Edits edits() const {
+    Edits all;
     for (const auto& [name, adapter] : adapters_) {
       all[name] = [adapter = adapter](const Tensor& w) { return adapter->merged(w); };
       if (const std::string bias = bias_of(name); names_.contains(bias) && adapter->changes_bias())
@@ -73,7 +79,6 @@ class Changes {
 
  private:
   static constexpr std::string_view kWeight = ".weight", kNorm = "norm.weight";
-  static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
   static std::string bias_of(const std::string& weight) {
     return weight.substr(0, weight.size() - kWeight.size()) + ".bias";
@@ -84,28 +89,38 @@ class Changes {
   std::map<std::string, std::shared_ptr<const VectorChange>> vectors_;  // of norms
   std::set<std::string> names_;                                         // of all tensors
   std::function<Tensor()> embedding_;
+  bool unties_ = false, adds_head_ = false;
 };
+
+// A file's tensor, edited under a name.
+Tensor merged_tensor(const SafetensorsFile& file, const std::string& stored_name, const std::string& name,
+                     const Edits& edits, std::optional<DType> dtype) {
+  const Tensor stored = file.load(stored_name);
+  const auto edit = edits.find(name);
+  const DType kept = stored.rank() == 2 ? dtype.value_or(stored.dtype()) : stored.dtype();
+  check(!is_float(stored.dtype()) || is_finite(stored),
+        "{}: {} holds values that are not finite numbers: the model is damaged", file.path().string(), stored_name);
+  const Tensor merged = cast(edit == edits.end() ? stored : edit->second(stored), kept);
+  check(!is_float(kept) || is_finite(merged), "{}: {} has values too large for {}; choose f32 or bf16",
+        file.path().string(), name, name_of(kept));
+  return merged;
+}
 
 void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, const Changes& changes,
                   const fs::path& to, std::optional<DType> dtype, const std::optional<std::string>& chat_template) {
   begin_folder(to, kTransformersLast);
-  const auto edits = changes.edits();
+  const Edits edits = changes.edits();
+  std::optional<std::string> head;  // its file, where it is not the embeddings' table any more
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
     std::map<std::string, Tensor> tensors;
-    for (const auto& [name, info] : file.tensors()) {
-      const Tensor stored = file.load(name);
-      const auto edit = edits.find(name);
-      const DType kept = info.shape.rank() == 2 ? dtype.value_or(stored.dtype()) : stored.dtype();
-      check(!is_float(stored.dtype()) || is_finite(stored),
-            "{}: {} holds values that are not finite numbers: the model is damaged", path.string(), name);
-      tensors[name] = cast(edit == edits.end() ? stored : edit->second(stored), kept);
-      check(!is_float(kept) || is_finite(tensors[name]), "{}: {} has values too large for {}; choose f32 or bf16",
-            path.string(), name, name_of(kept));
-    }
+    for (const auto& [name, info] : file.tensors()) tensors[name] = merged_tensor(file, name, name, edits, dtype);
+    if (changes.adds_head() && file.has(kEmbedding))
+      tensors[kHead] = merged_tensor(file, kEmbedding, kHead, edits, dtype);
     save_safetensors(to / path.filename(), tensors, file.metadata());
+    if (changes.unties() && tensors.contains(kHead)) head = path.filename().string();
   }
-  copy_model_files(from, to, dtype, chat_template);
+  copy_model_files(from, to, dtype, chat_template, head);
 }
 
 void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype,
@@ -133,7 +148,9 @@ Weights::Quantized merge_to_gguf(const Checkpoint& from, Changes& changes, const
   for (const auto& [name, shape] : llama_tensors(config))
     changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
   changes.check_complete(config);
-  return convert_to_gguf(from, to, {.dtype = dtype, .edits = changes.edits(), .chat_template = chat_template});
+  return convert_to_gguf(
+      from, to,
+      {.dtype = dtype, .edits = changes.edits(), .chat_template = chat_template, .unties = changes.adds_head()});
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kChunk = size_t{1} << 20;
+constexpr const char* kHeadWeight = "lm_head.weight";
 
 bool is_weight_file(const fs::path& file) {
   return file.extension() == ".safetensors" ||
@@ -139,14 +140,40 @@ void put_chat_template(const fs::path& folder, const std::string& jinja) {
   write_file_atomically(folder / kChatTemplateFile, jinja);
 }
 
+namespace {
+
+// Names the head in an index of shards, if there is one.
+void put_head_into_index(const fs::path& folder, const std::string& shard) {
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (!fs::exists(index)) return;
+  nlohmann::json json = read_json(index);
+  const auto written = SafetensorsFile::open(folder / shard);
+  nlohmann::json& map = json["weight_map"];
+  if (!map.contains(kHeadWeight) && json.contains("metadata") && json["metadata"].contains("total_size"))
+    json["metadata"]["total_size"] =
+        json["metadata"]["total_size"].get<uint64_t>() + *written.tensors().at(kHeadWeight).bytes;
+  map[kHeadWeight] = shard;
+  write_file_atomically(index, to_text(std::move(json)));
+}
+
+std::string untied(const std::string& config, const fs::path& file) {
+  nlohmann::json json = parse_json(config, file.string());
+  json["tie_word_embeddings"] = false;
+  return to_text(std::move(json));
+}
+
+}  // namespace
+
 void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype,
-                      const std::optional<std::string>& chat_template) {
+                      const std::optional<std::string>& chat_template, const std::optional<std::string>& new_head) {
   for (const fs::path& file : from.files())
     if (file.extension() != ".safetensors" && file.filename() != kTransformersLast)
       copy_whole(file, to / file.filename());
   if (chat_template) put_chat_template(to, *chat_template);
-  const fs::path config = to / kTransformersLast;
-  dtype ? write_file_atomically(config, config_of(from, *dtype)) : copy_whole(from.config_file(), config);
+  if (new_head) put_head_into_index(to, *new_head);
+  std::string config = dtype ? config_of(from, *dtype) : read_file(from.config_file());
+  if (new_head) config = untied(config, from.config_file());
+  write_file_atomically(to / kTransformersLast, config);
 }
 
 void write_language_model(const Checkpoint& from, const fs::path& to, const std::string& config,

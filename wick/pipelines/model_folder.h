@@ -38,10 +38,12 @@ void copy_without_weights(const Checkpoint& component, const std::filesystem::pa
 uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of its copies
 
 // The files that hold a transformers folder's weights, in order of their names; and a copy of all else that belongs to
-// the model, with this chat template, if given, and a config that tells of `dtype`, if given, last.
+// the model, with this chat template, if given, and a config that tells of `dtype`, if given, last. Where the head was
+// the embeddings' table and has a tensor of its own in the file `new_head` of `to`, index and config tell of that.
 std::vector<std::filesystem::path> weight_files(const Checkpoint& folder);
 void copy_model_files(const Checkpoint& from, const std::filesystem::path& to, std::optional<DType> dtype = {},
-                      const std::optional<std::string>& chat_template = {});
+                      const std::optional<std::string>& chat_template = {},
+                      const std::optional<std::string>& new_head = {});
 
 // Writes a transformers folder's chat template: chat_template.jinja, and the same text in the tokenizer_config.json
 // that is there, if it has one, since some programs read that first.
