@@ -30,6 +30,16 @@ TEST(PeftConfig, Alphas) {
   EXPECT_EQ(rs.alpha_of("model.layers.0.mlp.down_proj", 16) / 16, 3);
 }
 
+TEST(PeftConfig, TellsWhatIsSavedOfTheModel) {
+  const PeftConfig some = parse(
+      R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": ["embed_tokens", "lm_head"], "bias": "lora_only"})");
+  EXPECT_TRUE(some.saves("base_model.model.lm_head") && some.saves("base_model.model.model.embed_tokens"));
+  EXPECT_FALSE(some.saves("base_model.model.model.norm"));
+  EXPECT_TRUE(some.saves_biases);
+  const PeftConfig none = parse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": [], "bias": "none"})");
+  EXPECT_FALSE(none.saves("base_model.model.lm_head") || none.saves_biases);
+}
+
 TEST(PeftConfig, NamesWhatIsNotSupported) {
   const auto refuse = [](const std::string& text, std::initializer_list<std::string_view> parts) {
     expect_error([&] { parse(text); }, parts);
@@ -37,8 +47,10 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   refuse(R"({"peft_type": "ADALORA", "lora_alpha": 1})", {"adapter_config.json", "peft_type", "ADALORA"});
   refuse(R"({"peft_type": "LORA"})", {"lora_alpha"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "use_qalora": true})", {"use_qalora"});
-  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "all"})", {"bias is \"all\"; Wick reads plain LoRAs"});
-  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": ["lm_head"]})", {"modules_to_save", "lm_head"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "some"})", {"bias is \"some\"", "lora_only"});
+  refuse(R"({"peft_type": "OFT", "bias": "all"})", {"bias is \"all\"; Wick reads plain LoRAs"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": "lm_head"})", {"modules_to_save", "list"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": [1]})", {"modules_to_save"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {"layers\\1": 2}})",
          {"alpha_pattern", "does not read"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": [1]})", {"alpha_pattern", "object"});

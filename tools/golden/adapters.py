@@ -33,10 +33,11 @@ def seeded(name):
 
 
 def disturb(model, seed):
-    """Moves every factor from where it began, as training does."""
+    """Moves every factor from where it began, as training does, and what of the model is trained with them."""
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "lora_" in name:
+            is_models = p.requires_grad and ("modules_to_save" in name or name.endswith(".bias"))
+            if "lora_" in name or is_models:
                 p += 0.3 * torch.randn(p.shape, generator=rng(f"{seed} {name}")) * p.shape[-1] ** -0.5
     return model
 
@@ -107,6 +108,12 @@ def language_cases():
         turned="alpha_pattern")
     language("head", "llama2", LoraConfig(r=2, lora_alpha=6, target_modules=["lm_head", "q_proj"], init_lora_weights=False))
     language("tied_head", "llama_linear", LoraConfig(r=2, lora_alpha=6, target_modules=["lm_head"], init_lora_weights=False))
+    one = dict(r=2, lora_alpha=6, target_modules=["q_proj"], init_lora_weights=False)
+    language("saved", "llama2", LoraConfig(modules_to_save=["embed_tokens", "lm_head"], **one))
+    language("saved_table_tied", "llama_linear", LoraConfig(modules_to_save=["embed_tokens"], **one))
+    language("saved_head_tied", "llama_linear", LoraConfig(modules_to_save=["lm_head"], **one))
+    language("saved_biases", "qwen2", LoraConfig(bias="all", **one))
+    language("saved_biases_of_loras", "qwen2", LoraConfig(bias="lora_only", **one))
     language("base_model", "llama2", LoraConfig(
         r=2, lora_alpha=6, target_modules=["q_proj", "up_proj"], alpha_pattern={"layers.1.self_attn.q_proj": 1},
         init_lora_weights=False), head_only=True)

@@ -160,6 +160,7 @@ const AdapterAlgorithm& lokr_algorithm();
 const AdapterAlgorithm& full_algorithm();
 const AdapterAlgorithm& norm_algorithm();
 inline constexpr size_t kDifference = 0, kDifferenceOfBias = 1;  // factors of these two
+inline constexpr size_t kWholeWeight = 2, kWholeBias = 3;        // and of the first
 const AdapterAlgorithm& glora_algorithm();
 const AdapterAlgorithm& ia3_algorithm();
 const AdapterAlgorithm& peft_ia3_algorithm();

@@ -155,6 +155,7 @@ void AdapterSource::check_factors(const std::string& base, const Entry& entry) c
 
 void AdapterSource::add(const std::string& key) {
   if (is_bundled_embedding(key)) return add_embedding(key);
+  if (add_saved(key)) return;
   if (const std::string_view module = module_of_base(key); !module.empty()) {
     bases_[std::string(module)].key = key;
     return;
@@ -178,6 +179,21 @@ void AdapterSource::add(const std::string& key) {
                                                    : entry.alpha;
   check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
   slot = key;
+}
+
+// A weight or bias of the model itself that PEFT trained and saved, by its config: in place of the model's.
+bool AdapterSource::add_saved(const std::string& key) {
+  const size_t dot = key.rfind('.');
+  if (!settings_.config || dot == key.npos || !key.starts_with(kPeftPrefix)) return false;
+  const std::string module = key.substr(0, dot), kind = key.substr(dot);
+  const bool is_weight = kind == ".weight" && settings_.config->saves(module),
+             is_bias = kind == ".bias" && settings_.config->saves_biases && !parse_adapter_key(key);
+  if (!is_weight && !is_bias) return false;
+  Entry& entry = differences_[module];
+  entry.algorithm = &full_algorithm();
+  entry.keys.resize(entry.algorithm->factors().size());
+  entry.keys[is_weight ? kWholeWeight : kWholeBias] = key;
+  return true;
 }
 
 // bundle_emb.WORD.ENCODER, where a word may have dots. Of SD 1, and of an encoder's outputs ("clip_l_out"), are others.
@@ -273,9 +289,10 @@ std::vector<AdapterModule> AdapterSource::read(const std::string& written_name, 
 
 // Which layers an algorithm may be on.
 void AdapterSource::check_layer(const Entry& entry, const LoraTarget& target) const {
-  const bool of_lookup = entry.algorithm == &embedding_algorithm(), of_norm = entry.algorithm == &norm_algorithm();
-  check(of_lookup == target.is_lookup && !of_norm, "{}: {} is of a {}, and this model has {} there", in_words(),
-        quote(first_key(entry)), entry.algorithm->name(),
+  const bool of_lookup = entry.algorithm == &embedding_algorithm(), of_norm = entry.algorithm == &norm_algorithm(),
+             of_both = entry.algorithm == &full_algorithm();
+  check((of_lookup == target.is_lookup || of_both) && !of_norm, "{}: {} is of a {}, and this model has {} there",
+        in_words(), quote(first_key(entry)), entry.algorithm->name(),
         target.is_lookup    ? "an embedding"
         : target.kernel > 1 ? "a convolution"
                             : "a linear layer");
@@ -308,7 +325,8 @@ AdapterModule AdapterSource::read_entry(const std::string& written_name, const M
     module.magnitude.strength = std::exchange(module.strength, 1);
     read_magnitude(module, in_words());
   }
-  if (const PeftConfig* config = settings_.of(name_in_file, name()).first) {
+  const PeftConfig* config = settings_.of(name_in_file, name()).first;
+  if (config && entry.algorithm != &full_algorithm()) {
     check(!config->dora || module.magnitude.factor.value, "{}: {} has no magnitude, but {} says use_dora", name(),
           quote(name_in_file), config->source);
     check(!config->bias || entry.algorithm != &lora_algorithm() || has_bias(entry),
@@ -325,7 +343,7 @@ void AdapterSource::read_scale(AdapterModule& module, const std::string& name_in
   module.alpha = scalar * alpha_of(name_in_file, entry, rank);
   module.scale = rank > 0 ? module.alpha / float(rank) : scalar;
   const auto [config, in_model] = settings_.of(name_in_file, name());
-  if (rank > 0 || !config || config->type != PeftConfig::Type::lokr) return;
+  if (rank > 0 || !config || entry.algorithm != &lokr_algorithm()) return;
   // PEFT has a scale where LyCORIS has none, of two whole matrices.
   const auto told = int64_t(config->rank_of(in_model).value_or(0));
   check(told > 0, "{}: r is missing, on which the scale of {} depends", config->source, quote(name_in_file));
@@ -353,6 +371,11 @@ Tensor AdapterSource::read_vector(const ModuleName& found, const std::string& pa
     check(algorithm == &norm_algorithm() || algorithm == &full_algorithm(),
           "{}: {} is of a {}, and this model has a norm there", in_words(), quote(first_key(entry->second)),
           algorithm->name());
+    for (const size_t whole : {kWholeWeight, kWholeBias})
+      check(algorithm != &full_algorithm() || keys[whole].empty(),
+            "{}: {} takes the place of a norm's numbers, and Wick adds to them alone; merge it with the program that "
+            "wrote it",
+            name(), quote(algorithm == &full_algorithm() ? keys[whole] : ""));
     const std::string& key = keys[is_bias ? kDifferenceOfBias : kDifference];
     if (key.empty()) continue;
     const Tensor change = read_finite(key);

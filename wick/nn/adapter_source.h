@@ -67,6 +67,7 @@ class AdapterSource {
   void index();
   void add(const std::string& key);
   void add_embedding(const std::string& key);
+  bool add_saved(const std::string& key);
   std::set<std::string> module_names() const;
   std::vector<Entries::const_iterator> entries_of(const std::string& module) const;
   bool tells_its_scale() const;

@@ -1,25 +1,35 @@
 // Full differences and weights as algorithms of adapters: W + diff and b + diff_b (LyCORIS' full, and ComfyUI's
-// extraction), or a weight in place of W (ComfyUI's set_weight), of which a strength m makes (1 - m) W + m weight. And
-// LyCORIS' of norms, w + w_norm and b + b_norm, which layers find by Adapter::match_vector().
+// extraction), or a weight in place of W (ComfyUI's set_weight, PEFT's modules_to_save), of which a strength m makes
+// (1 - m) W + m weight; and so a bias in place of b (PEFT's). W may be an embedding's table. And LyCORIS' of norms,
+// w + w_norm and b + b_norm, which layers find by Adapter::match_vector().
 #include <utility>
 
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/ops/elementwise.h"
+#include "wick/ops/embedding.h"
 #include "wick/ops/matmul.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
-constexpr size_t kWeight = 2;
+constexpr size_t kWeight = kWholeWeight, kBias = kWholeBias;
 
 class FullLayer final : public LayerAdapter {
  public:
   // The change, in the dtype of activations, and the bias's, f32 [out], times the strength; either may be empty. It is
-  // a weight's own share where it replaces one.
-  FullLayer(Tensor change, Tensor shift, bool replaces, float strength)
-      : change_(std::move(change)), shift_(std::move(shift)), replaces_(replaces), strength_(strength) {}
+  // a weight's or a bias's own share where it replaces one.
+  struct Change {
+    Tensor value;
+    bool replaces;
+  };
+  FullLayer(Change change, Change shift, float strength)
+      : change_(std::move(change.value)),
+        shift_(std::move(shift.value)),
+        replaces_(change.replaces),
+        replaces_bias_(shift.replaces),
+        strength_(strength) {}
 
   Tensor forward(const LayerBelow& below, const Tensor& x, const Tensor& bias, const Tensor& residual,
                  bool ends_block) const override {
@@ -38,14 +48,20 @@ class FullLayer final : public LayerAdapter {
   }
   Tensor merged_bias(const Tensor& bias) const override {
     if (!shift_) return bias;
-    return bias ? cast(bias, DType::f32) + shift_.to(bias.memory()) : shift_;
+    const Tensor base = bias ? cast(bias, DType::f32) : bias;
+    return base ? (replaces_bias_ ? base * (1 - strength_) : base) + shift_.to(bias.memory()) : shift_;
+  }
+  Tensor looked_up(const Tensor& ids, const Tensor& rows) const override {
+    if (!change_) return rows;
+    const Tensor share = embedding(change_, ids, rows.dtype());
+    return replaces_ ? (strength_ == 1 ? share : share + rows * (1 - strength_)) : rows + share;
   }
   bool changes_bias() const override { return bool(shift_); }
   bool needs_weight() const override { return replaces_; }
 
  private:
   Tensor change_, shift_;
-  bool replaces_;
+  bool replaces_, replaces_bias_;
   float strength_;
 };
 
@@ -57,7 +73,8 @@ class FullAlgorithm final : public AppliedAlgorithm {
     static const std::vector<Factor> all = {
         {.name = "difference", .suffixes = {".diff"}, .optional = true, .frozen_only = true},
         {.name = "difference of the bias", .suffixes = {".diff_b"}, .optional = true, .frozen_only = true},
-        {.name = "weight", .suffixes = {".set_weight"}, .optional = true, .frozen_only = true}};
+        {.name = "weight", .suffixes = {".set_weight"}, .optional = true, .frozen_only = true},
+        {.name = "bias", .suffixes = {".base_layer.bias"}, .optional = true, .frozen_only = true}};
     return all;
   }
 
@@ -71,17 +88,21 @@ class FullAlgorithm final : public AppliedAlgorithm {
       check_weight_shape(module.factors[factor], t, file);
       value = weight_from_file(value, module);
     }
-    AdapterFactor& bias = module.factors[kDifferenceOfBias];
-    if (!bias.value) return;
-    check_shape(bias, {t.out}, file);
-    bias.value = reordered(bias.value, inverse(module.order));
+    check(!module.factors[kDifferenceOfBias].value || !module.factors[kBias].value,
+          "{}: {} has a difference of the bias and a bias; expected one of both", file, quote(module.name));
+    for (const size_t factor : {kDifferenceOfBias, kBias}) {
+      AdapterFactor& bias = module.factors[factor];
+      if (!bias.value) continue;
+      check_shape(bias, {t.out}, file);
+      bias.value = reordered(bias.value, inverse(module.order));
+    }
   }
 
   std::shared_ptr<const LayerAdapter> layer(const std::vector<PlacedModule>& parts, int64_t, const Residence& place,
                                             const LoraDropout&) const override {
     AdapterModule& module = *parts.front().module;
     const float m = module.total_scale();
-    const bool replaces = bool(module.factors[kWeight].value);
+    const bool replaces = bool(module.factors[kWeight].value), replaces_bias = bool(module.factors[kBias].value);
     const auto placed = [&](size_t factor, DType dtype) {
       Tensor& value = module.factors[factor].value;
       if (!value) return Tensor();
@@ -90,8 +111,8 @@ class FullAlgorithm final : public AppliedAlgorithm {
       return there;
     };
     const Tensor change = placed(replaces ? kWeight : kDifference, place.activations),
-                 shift = placed(kDifferenceOfBias, DType::f32);
-    return std::make_shared<FullLayer>(change, shift, replaces, m);
+                 shift = placed(replaces_bias ? kBias : kDifferenceOfBias, DType::f32);
+    return std::make_shared<FullLayer>(FullLayer::Change{change, replaces}, FullLayer::Change{shift, replaces_bias}, m);
   }
 };
 

@@ -15,19 +15,10 @@ namespace wick {
 namespace {
 
 // Off in a plain LoRA: absent, null, false, "none" or empty.
-constexpr const char* kOff[] = {"use_qalora",
-                                "use_bdlora",
-                                "bias",
-                                "fan_in_fan_out",
-                                "modules_to_save",
-                                "trainable_token_indices",
-                                "layer_replication",
-                                "target_parameters",
-                                "velora_config",
-                                "kasa_config",
-                                "monteclora_config",
-                                "arrow_config",
-                                "alora_invocation_tokens"};
+constexpr const char* kOff[] = {
+    "use_qalora",        "use_bdlora",        "fan_in_fan_out",         "trainable_token_indices",
+    "layer_replication", "target_parameters", "velora_config",          "kasa_config",
+    "monteclora_config", "arrow_config",      "alora_invocation_tokens"};
 
 constexpr size_t kMostConfig = size_t{16} << 20;            // bytes
 constexpr size_t kMostPatterns = 10000, kMostRegexes = 64;  // each is held against each module
@@ -128,15 +119,31 @@ RotationSettings rotation_of(const nlohmann::json& json, const std::string& sour
   return rotation;
 }
 
+void refuse(const nlohmann::json& json, const std::string& key, const std::string& source) {
+  const auto found = json.find(key);
+  if (found != json.end() && !is_off(*found))
+    fail("{}: {} is {}; Wick reads plain LoRAs", source, key, excerpt(found->dump()));
+}
+
+// What PEFT saves of the model itself. diffusers' files have no such.
+void read_saved(const nlohmann::json& json, const std::string& source, PeftConfig& config) {
+  constexpr const char *kSaved = "modules_to_save", *kBias = "bias";
+  if (const auto* saved = find_member(json, kSaved); saved && !is_off(*saved))
+    for (const nlohmann::json& name : as_list(*saved, source + ": " + kSaved))
+      config.saved.push_back(as<std::string>(name, source + ": " + kSaved));
+  if (config.type != PeftConfig::Type::lora) return refuse(json, kBias, source);
+  const auto* bias = find_member(json, kBias);
+  if (!bias || is_off(*bias)) return;
+  config.saves_biases = *bias == "all" || *bias == "lora_only";
+  check(config.saves_biases, "{}: bias is {}; Wick knows \"none\", \"all\" and \"lora_only\"", source,
+        excerpt(bias->dump()));
+}
+
 // The config in the keys that begin with `prefix`.
 PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const std::string& source,
                      PeftConfig::Type type = PeftConfig::Type::lora) {
   const nlohmann::json& json = all.json;
-  for (const char* key : kOff) {
-    const auto found = json.find(prefix + key);
-    if (found != json.end() && !is_off(*found))
-      fail("{}: {} is {}; Wick reads plain LoRAs", source, prefix + key, excerpt(found->dump()));
-  }
+  for (const char* key : kOff) refuse(json, prefix + key, source);
   const auto is_given = [&](const char* key) {
     return json.contains(prefix + key) && !json.at(prefix + key).is_null();
   };
@@ -162,7 +169,9 @@ PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const 
 PeftConfig PeftConfig::read(const std::filesystem::path& file) {
   const OrderedObject all(read_file(file, kMostConfig), file.string());
   const auto type = get<std::string>(all.json, "peft_type", file.string());
-  return config_of(all, "", file.string(), type_named(type, file.string()));
+  PeftConfig config = config_of(all, "", file.string(), type_named(type, file.string()));
+  read_saved(all.json, config.source, config);
+  return config;
 }
 
 std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view json, const std::string& source) {
@@ -171,8 +180,9 @@ std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view js
   std::map<std::string, PeftConfig> configs;
   for (const auto& [key, value] : all.json.items()) {
     const std::string component = key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));
-    if (!configs.contains(component))
-      configs.emplace(component, config_of(all, component.empty() ? "" : component + ".", source));
+    const std::string prefix = component.empty() ? "" : component + ".";
+    for (const char* saved : {"modules_to_save", "bias"}) refuse(all.json, prefix + saved, source);
+    if (!configs.contains(component)) configs.emplace(component, config_of(all, prefix, source));
   }
   return configs;
 }
@@ -185,6 +195,10 @@ float PeftConfig::alpha_of(std::string_view module, int64_t module_rank) const {
 std::optional<double> PeftConfig::rank_of(std::string_view module) const {
   const std::optional<double> found = first_fit(ranks, module);
   return found || !rank ? found : std::optional(double(*rank));
+}
+
+bool PeftConfig::saves(std::string_view module) const {
+  return std::ranges::any_of(saved, [&](const std::string& name) { return !name.empty() && module.ends_with(name); });
 }
 
 LoraSettings LoraSettings::beside(const std::filesystem::path& file) {

@@ -36,6 +36,9 @@ struct PeftConfig {
   Patterns alphas, ranks;
   bool dora = false;  // every module has a magnitude (nn/dora.h)
   bool bias = false;  // and every up its bias
+  // Parts of the model whose own weights are in the file, trained: layers whose names end so ("lm_head"), and biases.
+  std::vector<std::string> saved = {};
+  bool saves_biases = false;
   TakenFromBase taken = TakenFromBase::nothing;
   RotationSettings rotation = {};  // OFT's
 
@@ -47,6 +50,7 @@ struct PeftConfig {
   // For a module ("model.layers.0.mlp.up_proj") with this rank: alpha / rank is its scale.
   float alpha_of(std::string_view module, int64_t rank) const;
   std::optional<double> rank_of(std::string_view module) const;
+  bool saves(std::string_view module) const;
 };
 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";  // of the names in PEFT's files

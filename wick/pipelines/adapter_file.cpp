@@ -58,6 +58,10 @@ class Reader {
     check_extents(file_);
     std::set<std::string> alphas;
     for (const auto& [key, info] : file_.tensors()) {
+      check(!settings_.config || !settings_.config->saves(module_of_base(key)),
+            "{}: {} is a layer of the model itself, trained (modules_to_save), and no other format has that: merge it "
+            "into the model",
+            name_, quote(key));
       check(module_of_base(key).empty(),
             "{}: {} is a copy of the base model's own weights, which belongs to that model; remove it, or have PEFT "
             "save the adapter with save_embedding_layers=False",
