@@ -233,6 +233,27 @@ TEST_F(AppliedAdapters, AnAlphaOfLokrThatF16DoesNotHold) {
       {"a.alpha", "one finite number"});
 }
 
+// LyCORIS' are matrices.
+TEST_F(AppliedAdapters, OneTrainersLohaOfConvolutions) {
+  const auto flat_product = [](const Tensor& a, const Tensor& b) { return matmul(flat(a), flat(b)); };
+  Tensors file, changed;
+  for (const auto& [name, side] : {std::pair{"c", 3}, {"d", 1}}) {
+    const Tensor a1 = random({4, 2, 1, 1}, 30), b1 = random({2, 6, side, side}, 31), a2 = random({4, 2, 1, 1}, 32),
+                 b2 = random({2, 6, side, side}, 33), weight = base(std::string(name) + ".weight");
+    const std::string module = name;
+    file[module + ".hada_w1_a"] = a1;
+    file[module + ".hada_w1_b"] = b1;
+    file[module + ".hada_w2_a"] = a2;
+    file[module + ".hada_w2_b"] = b2;
+    file[module + ".alpha"] = full({}, 3);
+    changed[module + ".weight"] = weight + reshape(flat_product(a1, b1) * flat_product(a2, b2), weight.shape()) * 1.5f;
+  }
+  expect(file, changed);
+  for (auto& [key, tensor] : file)  // the same as LyCORIS has it
+    if (tensor.rank() == 4) tensor = flat(tensor);
+  expect(file, changed);
+}
+
 // diffusers has the halves of some modulations in another order than SD3's own files.
 std::vector<ModuleName> names_of_swapped(const std::string& path) {
   std::vector<ModuleName> all = file_names(path);

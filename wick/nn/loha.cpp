@@ -122,6 +122,8 @@ class LohaAlgorithm final : public AdapterAlgorithm {
   }
 
   void from_file(AdapterModule& module, const std::string& file) const override {
+    for (const size_t factor : {kA1, kB1, kA2, kB2})  // OneTrainer's of a convolution are convolutions
+      if (Tensor& value = module.factors[factor].value; value.rank() == 4) value = reshape(value, {value.dim(0), -1});
     const bool first = bool(factor_of(module, kT1)), second = bool(factor_of(module, kT2));
     check(first == second, "{}: {} has one of two cores", file, quote(module.name));
     const int64_t rank = factor_of(module, kB1).rank() == 2 ? factor_of(module, kB1).dim(0) : 0;
