@@ -14,6 +14,7 @@
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/convert_adapter.h"
 #include "wick/pipelines/memory_advice.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_decoder.h"
@@ -154,7 +155,7 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
 
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
                               const TextFlags& flags, const RunOn& run_on, const Asked& asked) {
-  const std::vector<LoraFile> files = parse_loras(loras);
+  const std::vector<LoraFile> files = with_gguf_read(parse_loras(loras), path);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
   check_usage(dtype != DType::f16 || !flags.held.quantized(),

@@ -529,6 +529,21 @@ TEST_F(Adapters, APeftFileWithoutItsConfigIsRefused) {
   expect_forward(c, c.model, lora / kPeftFile, c.out);
 }
 
+// llama.cpp's files, which keep one alpha for all modules and rows of queries and keys in another order.
+TEST_F(Adapters, MayBeGgufFiles) {
+  const Case c = Case::of("patterns");
+  const fs::path gguf = folder / "l.gguf", merged = folder / "merged", out = folder / "out";
+  const Outcome converted =
+      run_wick("convert --lora " + word(c.lora) + " --model " + word(c.model) + " --to gguf --output " + word(gguf));
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  expect_forward(c, c.model, gguf, c.out);
+  ASSERT_EQ(run_wick("merge --model " + word(c.model) + " --lora " + word(gguf) + " --output " + word(merged)).code, 0);
+  if (kUnderTest.is_f32) expect_forward(c, merged, {}, c.out);
+  expect_one_line(run_wick(Case::of("unet_kohya").forward(kModel, gguf, out)), {"l.gguf", "language model"});
+  const fs::path other = kGolden / "llama/qwen3";
+  expect_one_line(run_wick(c.forward(other, gguf, out)), {"l.gguf", "\"llama\"", "\"qwen3\""});
+}
+
 // PEFT would replace the model's head by the file's.
 TEST_F(Adapters, AHeadThatIsNotTheModelsIsRefused) {
   const Case c = Case::of("head");

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "wick/io/gguf.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/adapter_source.h"
@@ -77,6 +78,7 @@ std::filesystem::path lora_weights(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Adapter::notes_on(const LoraFile& file) {
+  if (!file.tensors && GgufFile::is_gguf(file.path)) return {};  // it is read when its model is known
   return AdapterSource::open(file, /*trainable=*/false).notes();
 }
 

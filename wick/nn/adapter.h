@@ -30,6 +30,8 @@ struct LoraFile {  // a file, or a folder of PEFT's, as the command line names i
   std::filesystem::path path;
   float strength = 1;
   std::map<std::string, float> parts = {};  // other strengths, by component: "text_encoder"
+  // Of a format that only the model makes sense of (GGUF): its tensors, read already, under PEFT's names with alphas.
+  std::shared_ptr<const std::map<std::string, Tensor>> tensors = {};
 
   // That of a component, or of a module by its path.
   float strength_of(const std::string& path_in_model) const;

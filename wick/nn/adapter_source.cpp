@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "wick/io/count.h"
+#include "wick/io/gguf.h"
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_types.h"
 #include "wick/nn/dora.h"
@@ -63,6 +64,22 @@ float LoraFile::strength_of(const std::string& path_in_model) const {
   return part == parts.end() ? strength : part->second;
 }
 
+AdapterTensors::AdapterTensors(const LoraFile& read) : path_(read.path), read_(read.tensors) {
+  for (const auto& [name, tensor] : *read_)
+    infos_[name] = {.dtype_name = std::string(name_of(tensor.dtype())),
+                    .dtype = tensor.dtype(),
+                    .shape = tensor.shape(),
+                    .bytes = uint64_t(bytes_of(tensor.dtype(), tensor.shape()))};
+}
+
+std::map<std::string, std::string> AdapterTensors::metadata() const {
+  return file_ ? file_->metadata() : std::map<std::string, std::string>();
+}
+
+Tensor AdapterTensors::load_numbers(const std::string& name) const {
+  return file_ ? file_->load_numbers(name) : cast(read_->at(name), DType::f32);
+}
+
 AdapterSource AdapterSource::open(const LoraFile& lora, bool trainable) {
   const auto check_finite = [&](float strength) {
     check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", lora.path.string(),
@@ -70,10 +87,19 @@ AdapterSource AdapterSource::open(const LoraFile& lora, bool trainable) {
   };
   check_finite(lora.strength);
   for (const auto& [part, strength] : lora.parts) check_finite(strength);
+  if (lora.tensors) {
+    AdapterSource read(AdapterTensors(lora), lora, trainable, {});
+    read.index();
+    return read;
+  }
   const std::filesystem::path weights = lora_weights(lora.path);
+  check(!GgufFile::is_gguf(weights),
+        "{}: is a GGUF file, which Wick reads as a LoRA of a language model, and not to train it further; expected a "
+        "safetensors file: wick convert makes one of it",
+        weights.string());
   LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
-  AdapterSource opened(SafetensorsFile::open(weights), lora, trainable, std::move(settings));
-  if (!opened.settings_.config) opened.settings_.read_header(opened.file_);
+  AdapterSource opened(AdapterTensors(SafetensorsFile::open(weights)), lora, trainable, std::move(settings));
+  if (!opened.settings_.config) opened.settings_.read_header(*opened.file_.file());
   opened.index();
   return opened;
 }
@@ -86,8 +112,10 @@ std::string AdapterSource::in_words() const {
 void AdapterSource::index() {
   check(!file_.tensors().empty(), "{}: holds no tensors", name());
   for (const auto& [key, info] : file_.tensors()) check_algorithm(key, name());
-  check_adapter_types(file_);
-  check_extents(file_);
+  if (const SafetensorsFile* file = file_.file()) {
+    check_adapter_types(*file);
+    check_extents(*file);
+  }
   const auto has = [this](const std::string& key) { return file_.has(key); };
   const auto is_ours = [&](const auto& tensor) { return parse_adapter_key(tensor.first, has).has_value(); };
   check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),
@@ -358,8 +386,9 @@ RotationSettings AdapterSource::rotation_of(const std::string& name_in_file, con
   rotation.is_onetrainers = entry.algorithm == &peft_oft_algorithm();
   if (rotation.is_onetrainers) rotation.neumann_terms = kOneTrainersTerms;
   if (entry.algorithm != &oft_algorithm()) return rotation;
-  const auto module = file_.metadata().find("ss_network_module");
-  rotation.constrains_always = module != file_.metadata().end() && module->second.starts_with("networks.oft");
+  const std::map<std::string, std::string> metadata = file_.metadata();
+  const auto module = metadata.find("ss_network_module");
+  rotation.constrains_always = module != metadata.end() && module->second.starts_with("networks.oft");
   if (!entry.alpha.empty()) rotation.constraint = number(entry.alpha);
   return rotation;
 }

@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wick/io/safetensors.h"
@@ -13,6 +16,27 @@
 #include "wick/nn/peft.h"
 
 namespace wick {
+
+// The tensors of a safetensors file, or those that were read of another one (LoraFile::tensors).
+class AdapterTensors {
+ public:
+  explicit AdapterTensors(SafetensorsFile file) : file_(std::move(file)) {}
+  explicit AdapterTensors(const LoraFile& read);
+
+  const std::filesystem::path& path() const { return file_ ? file_->path() : path_; }
+  const std::map<std::string, TensorInfo>& tensors() const { return file_ ? file_->tensors() : infos_; }
+  bool has(const std::string& name) const { return tensors().contains(name); }
+  std::map<std::string, std::string> metadata() const;
+  Tensor load(const std::string& name) const { return file_ ? file_->load(name) : read_->at(name); }
+  Tensor load_numbers(const std::string& name) const;  // f32, on the host
+  const SafetensorsFile* file() const { return file_ ? &*file_ : nullptr; }
+
+ private:
+  std::optional<SafetensorsFile> file_;
+  std::filesystem::path path_;
+  std::shared_ptr<const std::map<std::string, Tensor>> read_;
+  std::map<std::string, TensorInfo> infos_;
+};
 
 class AdapterSource {
  public:
@@ -61,7 +85,7 @@ class AdapterSource {
     mutable bool used = false;
   };
 
-  AdapterSource(SafetensorsFile file, LoraFile given, bool trainable, LoraSettings settings)
+  AdapterSource(AdapterTensors file, LoraFile given, bool trainable, LoraSettings settings)
       : file_(std::move(file)), given_(std::move(given)), trainable_(trainable), settings_(std::move(settings)) {}
   std::string in_words() const;
   void index();
@@ -90,7 +114,7 @@ class AdapterSource {
   void make_trainable(AdapterModule& module) const;
   Tensor read_finite(const std::string& key) const;
 
-  SafetensorsFile file_;
+  AdapterTensors file_;
   LoraFile given_;
   bool trainable_;
   LoraSettings settings_;

@@ -43,6 +43,8 @@ AdapterFile converted(const AdapterFile& file, const AdapterModules& modules, Ad
 void write_gguf_adapter(const AdapterFile& file, const Checkpoint& model, const std::filesystem::path& path);
 // Such a file, under PEFT's names.
 AdapterFile read_gguf_adapter(const std::filesystem::path& path, const Checkpoint& model);
+// The same LoRAs, of which those in GGUF files are read for a language model.
+std::vector<LoraFile> with_gguf_read(std::vector<LoraFile> loras, const Checkpoint& model);
 
 struct AdapterSize {
   int64_t rank = 0;   // the most; 0: as it is

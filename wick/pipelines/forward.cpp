@@ -9,6 +9,7 @@
 
 #include "wick/io/quote.h"
 #include "wick/models/llama.h"
+#include "wick/pipelines/convert_adapter.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
@@ -62,17 +63,17 @@ const Component& find_component(const Checkpoint& model, const std::string& name
 Loaded load_component(const Checkpoint& model, const std::string& name, const ForwardOptions& options,
                       Backend& backend) {
   Loaded loaded;
-  const auto open_adapter = [&](ModuleNames names) {
-    loaded.adapter = std::make_unique<Adapter>(std::move(names), options.loras, /*trainable=*/options.grad);
+  const auto open_adapter = [&](ModuleNames names, const std::vector<LoraFile>& loras) {
+    loaded.adapter = std::make_unique<Adapter>(std::move(names), loras, /*trainable=*/options.grad);
   };
   if (kind_of(model) == ModelKind::text) {
-    if (!options.loras.empty()) open_adapter(llama_module_names());
+    if (!options.loras.empty()) open_adapter(llama_module_names(), with_gguf_read(options.loras, model));
     loaded.run =
         load_language_model(model, {.dtype = options.dtype, .adapter = loaded.adapter.get(), .backend = &backend});
     return loaded;
   }
   const Component& component = find_component(model, name);
-  if (!options.loras.empty()) open_adapter(diffusion_family(model).module_names(model));
+  if (!options.loras.empty()) open_adapter(diffusion_family(model).module_names(model), options.loras);
   const WeightsOptions weights{.dtype = options.dtype, .place = Residence::on(backend, options.dtype)};
   loaded.run = component.load({model, loaded.adapter.get(), weights});
   if (loaded.adapter) loaded.adapter->check_complete(elsewhere(diffusion_family(model).components, name));

@@ -2,6 +2,7 @@
 // for all modules and the rank of each; an alpha of 0 stands for a scale of 1. Source: llama-adapter.cpp and
 // convert_lora_to_gguf.py of ggml-org/llama.cpp.
 #include <algorithm>
+#include <memory>
 
 #include "wick/io/gguf.h"
 #include "wick/io/quote.h"
@@ -106,6 +107,20 @@ AdapterFile read_gguf_adapter(const std::filesystem::path& path, const Checkpoin
   check(read == file.tensors().size(), "{}: {} of its {} tensors are on modules that {} does not have", path.string(),
         file.tensors().size() - read, file.tensors().size(), model.name());
   return all;
+}
+
+std::vector<LoraFile> with_gguf_read(std::vector<LoraFile> loras, const Checkpoint& model) {
+  for (LoraFile& file : loras) {
+    if (!GgufFile::is_gguf(file.path)) continue;
+    std::map<std::string, Tensor> tensors;
+    for (const auto& [base, lora] : read_gguf_adapter(file.path, model).loras) {
+      tensors[base + ".lora_A.weight"] = lora.down;
+      tensors[base + ".lora_B.weight"] = lora.up;
+      tensors[base + ".alpha"] = full({}, float(lora.alpha));
+    }
+    file.tensors = std::make_shared<const std::map<std::string, Tensor>>(std::move(tensors));
+  }
+  return loras;
 }
 
 }  // namespace wick

@@ -14,6 +14,7 @@
 #include "wick/ops/finite.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
+#include "wick/pipelines/convert_adapter.h"
 #include "wick/pipelines/model_folder.h"
 
 namespace wick {
@@ -160,7 +161,7 @@ Weights::Quantized merge_loras(const Checkpoint& from, const std::vector<LoraFil
   std::error_code ignored;
   check(!fs::equivalent(from.path(), to, ignored), "{}: is the model that is merged; choose another --output",
         to.string());
-  Changes changes(loras);
+  Changes changes(with_gguf_read(loras, from));
   const bool is_gguf = from.is_gguf() || to.extension() == ".gguf";
   if (is_gguf) return merge_to_gguf(from, changes, to, dtype, chat_template);
   merge_folder(from, changes, to, dtype, chat_template);
