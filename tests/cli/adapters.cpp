@@ -529,6 +529,23 @@ TEST_F(Adapters, APeftFileWithoutItsConfigIsRefused) {
   expect_forward(c, c.model, lora / kPeftFile, c.out);
 }
 
+TEST_F(Adapters, TokensOfAnotherVocabularyAreRefused) {
+  const Case c = Case::of("tokens");
+  const fs::path lora = folder / "lora", out = folder / "out";
+  fs::copy(c.lora, lora);
+  nlohmann::json config = read_json(c.lora / "adapter_config.json");
+  const auto with = [&](const nlohmann::json& tokens) {
+    config["trainable_token_indices"] = {{"embed_tokens", tokens}, {"lm_head", {2, 96, 0}}};
+    write_plain(lora / "adapter_config.json", config.dump());
+    return run_wick(c.forward(c.model, lora, out));
+  };
+  expect_one_line(with({69, 97}), {"adapter_model", "token 97", "97 of this model"});
+  expect_one_line(with({69, -1}), {"adapter_model", "token -1"});
+  expect_one_line(with({69, 69}), {"adapter_model", "twice"});
+  expect_one_line(with({69}), {"embed_tokens", "[1, 32]", "[2, 32]"});
+  expect_one_line(with(nlohmann::json::array()), {"embed_tokens", "trainable_token_indices"});
+}
+
 // llama.cpp's files, which keep one alpha for all modules and rows of queries and keys in another order.
 TEST_F(Adapters, MayBeGgufFiles) {
   const Case c = Case::of("patterns");

@@ -36,6 +36,14 @@ TEST(PeftConfig, TellsWhatIsSavedOfTheModel) {
   EXPECT_TRUE(some.saves("base_model.model.lm_head") && some.saves("base_model.model.model.embed_tokens"));
   EXPECT_FALSE(some.saves("base_model.model.model.norm"));
   EXPECT_TRUE(some.saves_biases);
+  const auto tokens = [](const std::string& value, std::string_view module) {
+    return parse(R"({"peft_type": "LORA", "lora_alpha": 1, "trainable_token_indices": )" + value + "}")
+        .tokens_of(module);
+  };
+  const std::string table = "model.embed_tokens", head = "lm_head";
+  EXPECT_EQ(tokens("[7, 3]", table), (std::vector<int64_t>{7, 3}));
+  EXPECT_TRUE(tokens("[7, 3]", head).empty() && tokens("null", table).empty());
+  EXPECT_EQ(tokens(R"({"lm_head": [1], "embed_tokens": [2]})", head), std::vector<int64_t>{1});
   const PeftConfig none = parse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": [], "bias": "none"})");
   EXPECT_FALSE(none.saves("base_model.model.lm_head") || none.saves_biases);
 }
@@ -51,6 +59,8 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   refuse(R"({"peft_type": "OFT", "bias": "all"})", {"bias is \"all\"; Wick reads plain LoRAs"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": "lm_head"})", {"modules_to_save", "list"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": [1]})", {"modules_to_save"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "trainable_token_indices": ["a"]})", {"trainable_token_indices"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "trainable_token_indices": 3})", {"trainable_token_indices"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {"layers\\1": 2}})",
          {"alpha_pattern", "does not read"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": [1]})", {"alpha_pattern", "object"});

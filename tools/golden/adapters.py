@@ -36,7 +36,7 @@ def disturb(model, seed):
     """Moves every factor from where it began, as training does, and what of the model is trained with them."""
     with torch.no_grad():
         for name, p in model.named_parameters():
-            is_models = p.requires_grad and ("modules_to_save" in name or name.endswith(".bias"))
+            is_models = p.requires_grad and ("modules_to_save" in name or "trainable_tokens" in name or name.endswith(".bias"))
             if "lora_" in name or is_models:
                 p += 0.3 * torch.randn(p.shape, generator=rng(f"{seed} {name}")) * p.shape[-1] ** -0.5
     return model
@@ -112,6 +112,8 @@ def language_cases():
     language("saved", "llama2", LoraConfig(modules_to_save=["embed_tokens", "lm_head"], **one))
     language("saved_table_tied", "llama_linear", LoraConfig(modules_to_save=["embed_tokens"], **one))
     language("saved_head_tied", "llama_linear", LoraConfig(modules_to_save=["lm_head"], **one))
+    language("tokens", "llama2", LoraConfig(trainable_token_indices={"embed_tokens": [69, 36], "lm_head": [2, 96, 0]}, **one))
+    language("tokens_tied", "llama_linear", LoraConfig(trainable_token_indices=[41, 5, 14], **one))
     language("saved_biases", "qwen2", LoraConfig(bias="all", **one))
     language("saved_biases_of_loras", "qwen2", LoraConfig(bias="lora_only", **one))
     language("base_model", "llama2", LoraConfig(

@@ -280,6 +280,9 @@ Adapter::Modules Adapter::from_files(const std::vector<ModuleName>& names, const
     for (const ModuleName* found : file->find(names))
       for (AdapterModule& module : file->read(names.front().name, *found, site))
         Part::add({std::move(module), file.get()}, parts);
+    if (site.tied)
+      for (AdapterModule& module : file->read_tied(names.front().name, site))
+        Part::add({std::move(module), file.get()}, parts);
   }
   Modules modules;
   for (Part& part : parts) {

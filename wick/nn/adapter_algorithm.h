@@ -168,6 +168,7 @@ const AdapterAlgorithm& oft_algorithm();
 const AdapterAlgorithm& peft_oft_algorithm();
 const AdapterAlgorithm& peft_boft_algorithm();
 const AdapterAlgorithm& embedding_algorithm();
+const AdapterAlgorithm& token_rows_algorithm();
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms();
 
 // Throws Error, which begins with the file's name, unless a factor has this shape.

@@ -101,9 +101,9 @@ void check_extents(const TensorFile& file) {
 
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {
   static const std::vector<const AdapterAlgorithm*> all = {
-      &lora_algorithm(), &loha_algorithm(),     &lokr_algorithm(),      &full_algorithm(),
-      &norm_algorithm(), &glora_algorithm(),    &ia3_algorithm(),       &peft_ia3_algorithm(),
-      &oft_algorithm(),  &peft_oft_algorithm(), &peft_boft_algorithm(), &embedding_algorithm()};
+      &lora_algorithm(),      &loha_algorithm(),      &lokr_algorithm(),      &full_algorithm(), &norm_algorithm(),
+      &glora_algorithm(),     &ia3_algorithm(),       &peft_ia3_algorithm(),  &oft_algorithm(),  &peft_oft_algorithm(),
+      &peft_boft_algorithm(), &embedding_algorithm(), &token_rows_algorithm()};
   return all;
 }
 

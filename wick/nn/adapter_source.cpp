@@ -12,6 +12,7 @@
 #include "wick/nn/dora.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/recognise.h"
+#include "wick/nn/token_rows.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
@@ -27,7 +28,8 @@ void check_algorithm(std::string_view key, const std::string& file) {
 bool may_be_of(PeftConfig::Type type, const AdapterAlgorithm* algorithm) {
   switch (type) {
     case PeftConfig::Type::lora:
-      return algorithm == &lora_algorithm() || algorithm == &embedding_algorithm();
+      return algorithm == &lora_algorithm() || algorithm == &embedding_algorithm() ||
+             algorithm == &token_rows_algorithm();
     case PeftConfig::Type::loha:
       return algorithm == &loha_algorithm();
     case PeftConfig::Type::lokr:
@@ -332,6 +334,7 @@ AdapterModule AdapterSource::read_entry(const std::string& written_name, const M
                                         const Entry& entry) const {
   const std::string& name_in_file = found.name;
   const ModuleRows& rows = found.rows;
+  if (entry.algorithm == &token_rows_algorithm()) return read_token_rows(written_name, name_in_file, site, entry);
   check_layer(entry, site.target);
   AdapterModule module{int(rows.parts.size()) == rows.of ? written_name : name_in_file, site.target, entry.algorithm};
   const int64_t part = site.target.out / rows.of;
@@ -363,6 +366,30 @@ AdapterModule AdapterSource::read_entry(const std::string& written_name, const M
   }
   if (trainable_) make_trainable(module);
   return module;
+}
+
+AdapterModule AdapterSource::read_token_rows(const std::string& written_name, const std::string& name_in_file,
+                                             const LoraSite& site, const Entry& entry) const {
+  static const std::vector<int64_t> none;
+  const auto [config, in_model] = settings_.of(name_in_file, name());
+  const std::string& key = entry.keys.front();
+  const std::vector<int64_t>& tokens = config ? config->tokens_of(in_model) : none;
+  check(!tokens.empty(), "{}: {} holds rows of tokens, of which no trainable_token_indices tells", name(), quote(key));
+  check(!site.target.conv, "{}: {} is of tokens, and this model has a convolution there", name(), quote(key));
+  AdapterModule module = lora_of_token_rows(written_name, site.target, {key, read_finite(key)}, tokens,
+                                            site.base ? site.base() : Tensor(), name());
+  module.strength = given_.strength_of(site.path);
+  return module;
+}
+
+std::vector<AdapterModule> AdapterSource::read_tied(const std::string& written_name, const LoraSite& head) const {
+  const auto is_rows = [](const auto& entry) { return entry.second.algorithm == &token_rows_algorithm(); };
+  const bool has_own = std::ranges::any_of(
+      entries_, [&](const auto& entry) { return is_rows(entry) && entry.first.ends_with("lm_head"); });
+  std::vector<AdapterModule> modules;
+  for (const auto& entry : entries_)
+    if (is_rows(entry) && !has_own) modules.push_back(read_token_rows(written_name, entry.first, head, entry.second));
+  return modules;
 }
 
 void AdapterSource::read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const {

@@ -54,6 +54,8 @@ class AdapterSource {
   // The factors of a module that find() found, checked against the site: one with an algorithm, or a difference, or the
   // one and the other, in the order in which they apply.
   std::vector<AdapterModule> read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const;
+  // Those of the embedding that are the head's too, where it is tied to that: PEFT's trained tokens.
+  std::vector<AdapterModule> read_tied(const std::string& written_name, const LoraSite& head) const;
   // The change of a norm's vector of so many numbers, times the strength, of a module that find() found; empty where
   // the file has none.
   Tensor read_vector(const ModuleName& found, const std::string& path, bool is_bias, int64_t count) const;
@@ -101,6 +103,8 @@ class AdapterSource {
   void read_scale(AdapterModule& module, const std::string& name_in_file, const Entry& entry) const;
   AdapterModule read_entry(const std::string& written_name, const ModuleName& found, const LoraSite& site,
                            const Entry& entry) const;
+  AdapterModule read_token_rows(const std::string& written_name, const std::string& name_in_file, const LoraSite& site,
+                                const Entry& entry) const;
   RotationSettings rotation_of(const std::string& name_in_file, const Entry& entry) const;
   static bool has_bias(const Entry& entry);
   static std::string first_key(const Entry& entry);

@@ -125,12 +125,27 @@ void refuse(const nlohmann::json& json, const std::string& key, const std::strin
     fail("{}: {} is {}; Wick reads plain LoRAs", source, key, excerpt(found->dump()));
 }
 
+// A list is of the embedding.
+void read_tokens(const nlohmann::json& json, const std::string& source, PeftConfig& config) {
+  constexpr const char* kTokens = "trainable_token_indices";
+  const auto* all = find_member(json, kTokens);
+  if (!all || is_off(*all)) return;
+  const std::string where = source + ": " + kTokens;
+  const auto add = [&](const std::string& layer, const nlohmann::json& tokens) {
+    for (const nlohmann::json& token : as_list(tokens, where))
+      config.tokens[layer].push_back(as<int64_t>(token, where));
+  };
+  if (all->is_array()) return add("embed_tokens", *all);
+  for (const auto& [layer, tokens] : as_object(*all, where).items()) add(layer, tokens);
+}
+
 // What PEFT saves of the model itself. diffusers' files have no such.
 void read_saved(const nlohmann::json& json, const std::string& source, PeftConfig& config) {
   constexpr const char *kSaved = "modules_to_save", *kBias = "bias";
   if (const auto* saved = find_member(json, kSaved); saved && !is_off(*saved))
     for (const nlohmann::json& name : as_list(*saved, source + ": " + kSaved))
       config.saved.push_back(as<std::string>(name, source + ": " + kSaved));
+  read_tokens(json, source, config);
   if (config.type != PeftConfig::Type::lora) return refuse(json, kBias, source);
   const auto* bias = find_member(json, kBias);
   if (!bias || is_off(*bias)) return;
@@ -181,7 +196,8 @@ std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view js
   for (const auto& [key, value] : all.json.items()) {
     const std::string component = key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));
     const std::string prefix = component.empty() ? "" : component + ".";
-    for (const char* saved : {"modules_to_save", "bias"}) refuse(all.json, prefix + saved, source);
+    for (const char* saved : {"modules_to_save", "bias", "trainable_token_indices"})
+      refuse(all.json, prefix + saved, source);
     if (!configs.contains(component)) configs.emplace(component, config_of(all, prefix, source));
   }
   return configs;
@@ -199,6 +215,13 @@ std::optional<double> PeftConfig::rank_of(std::string_view module) const {
 
 bool PeftConfig::saves(std::string_view module) const {
   return std::ranges::any_of(saved, [&](const std::string& name) { return !name.empty() && module.ends_with(name); });
+}
+
+const std::vector<int64_t>& PeftConfig::tokens_of(std::string_view module) const {
+  static const std::vector<int64_t> none;
+  for (const auto& [layer, all] : tokens)
+    if (!layer.empty() && module.ends_with(layer)) return all;
+  return none;
 }
 
 LoraSettings LoraSettings::beside(const std::filesystem::path& file) {

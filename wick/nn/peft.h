@@ -39,6 +39,7 @@ struct PeftConfig {
   // Parts of the model whose own weights are in the file, trained: layers whose names end so ("lm_head"), and biases.
   std::vector<std::string> saved = {};
   bool saves_biases = false;
+  std::map<std::string, std::vector<int64_t>> tokens = {};  // whose rows are, by the ends of layers' names
   TakenFromBase taken = TakenFromBase::nothing;
   RotationSettings rotation = {};  // OFT's
 
@@ -51,6 +52,7 @@ struct PeftConfig {
   float alpha_of(std::string_view module, int64_t rank) const;
   std::optional<double> rank_of(std::string_view module) const;
   bool saves(std::string_view module) const;
+  const std::vector<int64_t>& tokens_of(std::string_view module) const;  // empty: none
 };
 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";  // of the names in PEFT's files

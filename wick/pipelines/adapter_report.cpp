@@ -309,7 +309,8 @@ std::vector<AdapterTrait> Report::traits_of(const Module& module) const {
                                                              {&peft_ia3_algorithm(), T::peft_ia3},
                                                              {&peft_oft_algorithm(), T::peft_oft},
                                                              {&peft_boft_algorithm(), T::peft_boft},
-                                                             {&embedding_algorithm(), T::embedding}};
+                                                             {&embedding_algorithm(), T::embedding},
+                                                             {&token_rows_algorithm(), T::embedding}};
   std::vector<T> traits = {module.is_boft ? T::boft : kinds.at(module.algorithm)};
   if (traits.front() == T::glora && is_old_glora(module)) traits.front() = T::old_glora;
   if (module.has_core()) traits.push_back(T::core);
