@@ -55,17 +55,6 @@ TEST(Merge, AFolderSaysWhatModelAndLorasSay) {
   }
 }
 
-TEST(Merge, AFolderOfQuantisedWeightsBecomesAFile) {
-  const TemporaryDirectory folder;
-  const fs::path model = test::source_dir() / "tests/golden/bitsandbytes/llama";
-  expect_error(
-      [&] {
-        merge_loras(model, {{kModels / "llama3/adapter", 1}}, folder / "merged");
-      },
-      {"config.json", "quantised", "GGUF"});
-  EXPECT_FALSE(fs::exists(folder / "merged"));
-}
-
 // transformers loads in the dtype of the config.
 TEST(Merge, AFolderTellsOfItsDtype) {
   const TemporaryDirectory folder;
@@ -120,6 +109,23 @@ TEST(Merge, AGgufFileSaysWhatModelAndLoraSay) {
       for (size_t i = begin; i < begin + 32; ++i) ASSERT_NEAR(x[i], y[i], largest * (1 / 254.f + 0x1p-11f)) << name;
     }
   }
+}
+
+TEST(Merge, AFolderOfQuantisedWeightsBecomesOneOfFloats) {
+  const TemporaryDirectory folder;
+  const fs::path model = test::source_dir() / "tests/golden/bitsandbytes/llama", to = folder / "merged";
+  write_lora(model, folder / "lora");
+  const std::vector<LoraFile> loras = {{folder / "lora", 1}};
+  expect_error([&] { merge_loras(model, loras, to); }, {"config.json", "quantised", "--dtype", "GGUF"});
+  EXPECT_FALSE(fs::exists(to));
+  merge_loras(model, loras, to, DType::f32);
+  const std::vector<float> expected = logits(model, loras, DType::f32);
+  EXPECT_LT(distance(logits(to, {}, DType::f32), expected), 1e-5);
+  EXPECT_GT(distance(logits(model, {}, DType::f32), expected), 1e-2);
+  const nlohmann::json config = read_json(to / "config.json");
+  EXPECT_FALSE(config.contains("quantization_config"));
+  const SafetensorsFile file = SafetensorsFile::open(to / "model.safetensors");
+  EXPECT_EQ(file.tensors().at("model.layers.0.mlp.up_proj.weight").dtype_name, "F32");
 }
 
 // The model's weights in two shards.

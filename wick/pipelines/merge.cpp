@@ -9,6 +9,7 @@
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/io/safetensors_writer.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/finite.h"
@@ -124,11 +125,68 @@ void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, co
   copy_model_files(from, to, dtype, chat_template, head);
 }
 
+// All tensors that a model of this config has, whatever the types of its files. They are read again when they are
+// written.
+std::vector<std::pair<std::string, Shape>> look_at_all(const Weights& weights, const LlamaConfig& config,
+                                                       Changes& changes) {
+  std::vector<std::pair<std::string, Shape>> tensors = llama_tensors(config);
+  for (const auto& [name, shape] : tensors)
+    changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
+  changes.check_complete(config);
+  return tensors;
+}
+
+const char* name_of_floats(DType dtype) { return dtype == DType::f32 ? "F32" : dtype == DType::f16 ? "F16" : "BF16"; }
+
+// The tensors of a model in a type of floats.
+struct DecodedTensors {
+  std::string model;  // for errors
+  Weights weights;
+  Edits edits;
+  DType dtype;
+
+  // One that begins as that under a stored name.
+  SafetensorsGroup group(const std::string& stored, const std::string& name, const Shape& shape) const {
+    const auto write = [=, *this](const SafetensorsGroup::Sink& sink) {
+      const Tensor base = cast(weights.read(stored, shape), DType::f32);
+      check(is_finite(base), "{}: {} holds values that are not finite numbers: the model is damaged", model, stored);
+      const auto edit = edits.find(name);
+      const Tensor merged = contiguous(cast(edit == edits.end() ? base : edit->second(base), dtype));
+      check(is_finite(merged), "{}: {} has values too large for {}; choose f32 or bf16", model, name, name_of(dtype));
+      sink(0, 0, merged.data<char>(), size_t(bytes_of(dtype, shape)));
+    };
+    return {{{name, name_of_floats(dtype), shape}}, write};
+  }
+};
+
+// A folder of floats, made of one of quantised weights.
+void merge_quantized_folder(const Checkpoint& from, Changes& changes, const fs::path& to, DType dtype,
+                            const std::optional<std::string>& chat_template) {
+  const LlamaConfig config = LlamaConfig::read(from);
+  const Weights weights = from.weights();
+  std::vector<SafetensorsGroup> groups;
+  const std::vector<std::pair<std::string, Shape>> tensors = look_at_all(weights, config, changes);
+  const DecodedTensors decoded{from.name(), weights, changes.edits(), dtype};
+  for (const auto& [name, shape] : tensors) groups.push_back(decoded.group(name, name, shape));
+  if (changes.adds_head()) groups.push_back(decoded.group(kEmbedding, kHead, {config.vocab, config.hidden}));
+  std::string text = config_of(from, dtype);
+  if (changes.unties()) text = untied_config(text, from.config_file());
+  const auto write = [&](const fs::path& file) { save_shards(file, groups, {{"format", "pt"}}); };
+  write_folder(to, [&] { write_language_model(from, to, text, write, chat_template); });
+}
+
 void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype,
                   const std::optional<std::string>& chat_template) {
-  check(!from.config().has("quantization_config"),
-        "{}: a folder of quantised weights cannot be merged into another one; choose a GGUF file as --output",
-        from.config_file().string());
+  check_usage(!dtype || !is_block(*dtype),
+              "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
+              dtype ? name_of(*dtype) : "");
+  if (from.config().has("quantization_config")) {
+    check(dtype.has_value(),
+          "{}: a folder of quantised weights becomes one of floats; say by --dtype which ones, as bf16, or choose a "
+          "GGUF file as --output",
+          from.config_file().string());
+    return merge_quantized_folder(from, changes, to, *dtype, chat_template);
+  }
   const std::vector<fs::path> files = weight_files(from);
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
@@ -136,19 +194,12 @@ void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, 
       changes.look_at(name, info.shape, [file, here = name] { return file.load(here); });
   }
   changes.check_complete(LlamaConfig::read(from));
-  check_usage(!dtype || !is_block(*dtype),
-              "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
-              dtype ? name_of(*dtype) : "");
   write_folder(to, [&] { write_merged(from, files, changes, to, dtype, chat_template); });
 }
 
 Weights::Quantized merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to,
                                  std::optional<DType> dtype, const std::optional<std::string>& chat_template) {
-  const LlamaConfig config = LlamaConfig::read(from);
-  const Weights weights = from.weights();
-  for (const auto& [name, shape] : llama_tensors(config))
-    changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
-  changes.check_complete(config);
+  look_at_all(from.weights(), LlamaConfig::read(from), changes);
   return convert_to_gguf(
       from, to,
       {.dtype = dtype, .edits = changes.edits(), .chat_template = chat_template, .unties = changes.adds_head()});

@@ -156,13 +156,13 @@ void put_head_into_index(const fs::path& folder, const std::string& shard) {
   write_file_atomically(index, to_text(std::move(json)));
 }
 
-std::string untied(const std::string& config, const fs::path& file) {
+}  // namespace
+
+std::string untied_config(const std::string& config, const fs::path& file) {
   nlohmann::json json = parse_json(config, file.string());
   json["tie_word_embeddings"] = false;
   return to_text(std::move(json));
 }
-
-}  // namespace
 
 void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype,
                       const std::optional<std::string>& chat_template, const std::optional<std::string>& new_head) {
@@ -172,7 +172,7 @@ void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<
   if (chat_template) put_chat_template(to, *chat_template);
   if (new_head) put_head_into_index(to, *new_head);
   std::string config = dtype ? config_of(from, *dtype) : read_file(from.config_file());
-  if (new_head) config = untied(config, from.config_file());
+  if (new_head) config = untied_config(config, from.config_file());
   write_file_atomically(to / kTransformersLast, config);
 }
 

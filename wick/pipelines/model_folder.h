@@ -32,6 +32,9 @@ void write_model_folder(
 // A component's or language model's config.json, which tells of `dtype` if it told of one before.
 std::string config_of(const Checkpoint& from, DType dtype);
 
+// A language model's config.json of a model whose head is not the embeddings' table any more. `file` is for errors.
+std::string untied_config(const std::string& config, const std::filesystem::path& file);
+
 // Copies a component's files but those of its weights.
 void copy_without_weights(const Checkpoint& component, const std::filesystem::path& to);
 
