@@ -120,8 +120,9 @@ void AdapterSource::index() {
   }
   const auto has = [this](const std::string& key) { return file_.has(key); };
   const auto is_ours = [&](const auto& tensor) { return parse_adapter_key(tensor.first, has).has_value(); };
-  check(std::ranges::any_of(file_.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),
-        contents_in_words(safetensors_source(file_.path())));
+  if (!std::ranges::any_of(file_.tensors(), is_ours))
+    fail("{}: expected a LoRA, found {}", name(),
+         file_.file() ? contents_in_words(safetensors_source(file_.path())) : "no LoRA of this model");
   for (const auto& [key, info] : file_.tensors()) add(key);
   // Some programs write an alpha beside a difference, which has no use for it.
   std::erase_if(entries_, [this](const auto& entry) {

@@ -16,15 +16,15 @@ namespace {
 
 // Off in a plain LoRA: absent, null, false, "none" or empty.
 constexpr const char* kOff[] = {
-    "use_qalora",        "use_bdlora",        "fan_in_fan_out",         "trainable_token_indices",
-    "layer_replication", "target_parameters", "velora_config",          "kasa_config",
-    "monteclora_config", "arrow_config",      "alora_invocation_tokens"};
+    "use_qalora",    "use_bdlora",  "fan_in_fan_out",    "layer_replication", "target_parameters",
+    "velora_config", "kasa_config", "monteclora_config", "arrow_config",      "alora_invocation_tokens"};
 
 constexpr size_t kMostConfig = size_t{16} << 20;            // bytes
 constexpr size_t kMostPatterns = 10000, kMostRegexes = 64;  // each is held against each module
 
 bool is_off(const nlohmann::json& value) { return value == false || value == "none" || value.empty(); }
 
+constexpr const char* kTokens = "trainable_token_indices";
 constexpr std::string_view kDown = ".lora_down.weight", kUp = ".lora_up.weight", kMagnitude = ".dora_scale";
 
 // "q_proj" where every layer's is there, else "model.layers.3.self_attn.q_proj".
@@ -127,7 +127,6 @@ void refuse(const nlohmann::json& json, const std::string& key, const std::strin
 
 // A list is of the embedding.
 void read_tokens(const nlohmann::json& json, const std::string& source, PeftConfig& config) {
-  constexpr const char* kTokens = "trainable_token_indices";
   const auto* all = find_member(json, kTokens);
   if (!all || is_off(*all)) return;
   const std::string where = source + ": " + kTokens;
@@ -145,8 +144,11 @@ void read_saved(const nlohmann::json& json, const std::string& source, PeftConfi
   if (const auto* saved = find_member(json, kSaved); saved && !is_off(*saved))
     for (const nlohmann::json& name : as_list(*saved, source + ": " + kSaved))
       config.saved.push_back(as<std::string>(name, source + ": " + kSaved));
+  if (config.type != PeftConfig::Type::lora) {
+    for (const char* key : {kBias, kTokens}) refuse(json, key, source);
+    return;
+  }
   read_tokens(json, source, config);
-  if (config.type != PeftConfig::Type::lora) return refuse(json, kBias, source);
   const auto* bias = find_member(json, kBias);
   if (!bias || is_off(*bias)) return;
   config.saves_biases = *bias == "all" || *bias == "lora_only";
@@ -196,8 +198,7 @@ std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view js
   for (const auto& [key, value] : all.json.items()) {
     const std::string component = key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));
     const std::string prefix = component.empty() ? "" : component + ".";
-    for (const char* saved : {"modules_to_save", "bias", "trainable_token_indices"})
-      refuse(all.json, prefix + saved, source);
+    for (const char* saved : {"modules_to_save", "bias", kTokens}) refuse(all.json, prefix + saved, source);
     if (!configs.contains(component)) configs.emplace(component, config_of(all, prefix, source));
   }
   return configs;

@@ -115,6 +115,8 @@ PictureSources picture_sources(const TrainConfig& config, const LatentSpace& spa
         "--dataset: expected one folder of pictures, or one .toml file that names several, found {}",
         config.dataset.size());
   const std::filesystem::path path = config.dataset.front();
+  check_usage(config.conditioning_data_dir.empty() || config.masked_loss,
+              "--conditioning-data-dir: names masks of pictures; expected --masked-loss with it");
   if (is_dataset_file(path)) return read_dataset_file(path, config, space);
   PictureSubset subset{.folder = path, .source = "--dataset " + path.string()};
   apply(config, subset);
