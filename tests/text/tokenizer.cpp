@@ -546,10 +546,11 @@ TEST(TokenizerArrays, SayWhatIsWrong) {
   bad.model = "bert";
   EXPECT_EQ(complaint(bad), "m.gguf: tokenizer.ggml.model \"bert\" is not supported; Wick knows llama and gpt2");
   bad = good;
-  bad.pre = "default";
+  bad.pre = "viking";
   EXPECT_EQ(complaint(bad),
-            "m.gguf: tokenizer.ggml.pre \"default\" is not supported; Wick knows llama-bpe, llama3, llama-v3, qwen2, "
-            "deepseek-r1-qwen, tekken, smollm, gpt-2");
+            "m.gguf: tokenizer.ggml.pre \"viking\" is not supported; Wick knows llama-bpe, llama3, llama-v3, falcon3, "
+            "falcon-h1, pixtral, midm-2.0, lfm2, jina-v5-nano, smaug-bpe, qwen2, deepseek-r1-qwen, tekken, smollm, "
+            "gpt-2, default");
   bad = good;
   bad.tokens = {};
   EXPECT_EQ(complaint(bad), "m.gguf: expected 1 to 1048576 tokens, found 0");
@@ -636,6 +637,22 @@ TEST(SentencePieceScores, MergeTheHighestFirstAndKeepUserDefinedPiecesWhole) {
   arrays.scores = {0, 0, 0, 0, 5, 5, -1};
   arrays.token_type[4] = 1;
   EXPECT_EQ(encode(arrays, "abc"), (Ids{6})) << "of equal scores the leftmost";
+}
+
+// tools/golden/gguf_pre.py; llama.cpp takes "default" for a file without the key.
+TEST(Tokenizer, FindsTheIdsOfLlamaCpp) {
+  std::ifstream in(family("pre.json"));
+  const json golden = json::parse(in);
+  const Tokenizer source = Tokenizer::load(family(golden.at("tokenizer")));
+  const auto texts = golden.at("texts").get<std::vector<std::string>>();
+  for (const auto& [pre, ids] : golden.at("ids").items())
+    for (const std::string& name : {pre, pre == "default" ? std::string() : pre}) {
+      TokenizerArrays arrays = source.arrays(source.size());
+      arrays.pre = name;
+      const Tokenizer tokenizer = Tokenizer::from_arrays(arrays, "m.gguf");
+      for (size_t i = 0; i < texts.size(); ++i)
+        EXPECT_EQ(tokenizer.encode(texts[i], {.add_special = false}), ids[i].get<Ids>()) << name << ": " << texts[i];
+    }
 }
 
 TEST(Tokenizer, GivesTheTextBack) {

@@ -1,6 +1,6 @@
 // The arrays of a GGUF file to a TokenizerSpec and back.
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,9 +15,10 @@
 namespace wick {
 namespace {
 
-// The meanings of `tokenizer.ggml.pre`. Where two names mean the same, the first is written.
+// The meanings of `tokenizer.ggml.pre` (llama.cpp, src/llama-vocab.cpp). Where several names mean the same, the first
+// is written.
 struct PreTokenizer {
-  const char* name;
+  std::vector<std::string_view> names;
   std::vector<WordPattern> patterns;
   bool ignore_merges, nfc, add_bos;
 };
@@ -25,21 +26,28 @@ struct PreTokenizer {
 const std::vector<PreTokenizer>& pre_tokenizers() {
   using P = WordPattern;
   static const std::vector<PreTokenizer> all{
-      {"llama-bpe", {P::kLlama3}, true, false, true},          {"llama3", {P::kLlama3}, true, false, true},
-      {"llama-v3", {P::kLlama3}, true, false, true},           {"qwen2", {P::kQwen2}, false, true, false},
-      {"deepseek-r1-qwen", {P::kQwen2}, false, true, false},   {"tekken", {P::kTekken}, true, false, true},
-      {"smollm", {P::kDigits, P::kGpt2}, false, false, false}, {"gpt-2", {P::kGpt2}, false, false, false},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"},
+       {P::kLlama3},
+       true,
+       false,
+       true},
+      {{"smaug-bpe"}, {P::kLlama3}, false, false, false},
+      {{"qwen2", "deepseek-r1-qwen"}, {P::kQwen2}, false, true, false},
+      {{"tekken"}, {P::kTekken}, true, false, true},
+      {{"smollm"}, {P::kDigits, P::kGpt2}, false, false, false},
+      {{"gpt-2"}, {P::kGpt2}, false, false, false},
+      {{"default"}, {P::kPunctuation, P::kGpt2, P::kNumbers, P::kThreeDigits}, false, false, false},
   };
   return all;
 }
 
 const PreTokenizer& pre_tokenizer(const std::string& name, const std::string& source) {
-  std::string known;
+  std::vector<std::string_view> known;
   for (const PreTokenizer& each : pre_tokenizers()) {
-    if (each.name == name) return each;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", each.name);
+    if (std::ranges::find(each.names, name) != each.names.end()) return each;
+    known.insert(known.end(), each.names.begin(), each.names.end());
   }
-  fail("{}: tokenizer.ggml.pre {} is not supported; Wick knows {}", source, quote(name), known);
+  fail("{}: tokenizer.ggml.pre {} is not supported; Wick knows {}", source, quote(name), fmt::join(known, ", "));
 }
 
 void read_tokens(TokenizerSpec& spec, const TokenizerArrays& arrays) {
@@ -137,7 +145,7 @@ std::string pre_of_spec(const TokenizerSpec& spec) {
   for (const PreTokenizer& each : pre_tokenizers()) {
     if (each.patterns == spec.patterns && each.ignore_merges == spec.ignore_merges && each.nfc == is_nfc &&
         is_nfc == !spec.normalizer.empty() && !spec.add_prefix_space)
-      return each.name;
+      return std::string(each.names.front());
   }
   fail("{}: GGUF has no name for the way in which it cuts words", spec.source);
 }
@@ -184,7 +192,7 @@ TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& s
     if (spec.strips_leading_space) spec.normalizer.push_back({NormalizerStep::kPrepend, "", space});
     spec.normalizer.push_back({NormalizerStep::kReplace, " ", space});
   } else if (arrays.model == "gpt2") {
-    const PreTokenizer& pre = pre_tokenizer(arrays.pre, source);
+    const PreTokenizer& pre = pre_tokenizer(arrays.pre.empty() ? "default" : arrays.pre, source);
     spec.is_byte_level = true;
     spec.patterns = pre.patterns;
     spec.ignore_merges = pre.ignore_merges;

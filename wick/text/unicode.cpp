@@ -107,6 +107,14 @@ uint8_t classes_of(utf8proc_int32_t character) {
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
       return C::kSpace;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+      return C::kSymbol | C::kPunctuation;
     default:
       if (character == '\r' || character == '\n') return C::kSpace | C::kNewline;
       return (character >= '\t' && character <= '\r') || character == 0x85 ? C::kSpace : C::kSymbol;

@@ -28,13 +28,14 @@ size_t incomplete_utf8(std::string_view text);
 // A character of valid UTF-8 and its classes in patterns of words.
 struct Character {
   enum Class : uint8_t {
-    kLetter = 1,    // \p{L}
-    kNumber = 2,    // \p{N}
-    kSpace = 4,     // \s: the property White_Space
-    kSymbol = 8,    // every other character: [^\s\p{L}\p{N}]
-    kNewline = 16,  // [\r\n]
-    kUpper = 32,    // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-    kLower = 64,    // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+    kLetter = 1,         // \p{L}
+    kNumber = 2,         // \p{N}
+    kSpace = 4,          // \s: the property White_Space
+    kSymbol = 8,         // every other character: [^\s\p{L}\p{N}]
+    kNewline = 16,       // [\r\n]
+    kUpper = 32,         // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+    kLower = 64,         // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+    kPunctuation = 128,  // \p{P}
   };
   uint8_t classes, bytes;
 };

@@ -120,6 +120,35 @@ size_t digits_end(std::string_view text, size_t at) {
   return run_end(text, at, ~kNumber);
 }
 
+// The end of the run of characters that all match, or all do not, as the first one does.
+template <class Matches>
+size_t alike_end(std::string_view text, size_t at, const Matches& matches) {
+  const bool wanted = matches(at);
+  do at += character_at(text, at).bytes;
+  while (at < text.size() && matches(at) == wanted);
+  return at;
+}
+
+size_t punctuation_end(std::string_view text, size_t at) {
+  return alike_end(text, at, [&](size_t i) {
+    return (character_at(text, i).classes & Character::kPunctuation) != 0 ||
+           std::string_view("$+<=>^~|").find(text[i]) != std::string_view::npos;
+  });
+}
+
+size_t numbers_end(std::string_view text, size_t at) {
+  return alike_end(text, at, [&](size_t i) { return (character_at(text, i).classes & kNumber) != 0; });
+}
+
+size_t three_digits_end(std::string_view text, size_t at) {
+  const auto are_digits = [&](size_t i) {
+    return i + 3 <= text.size() && std::ranges::all_of(text.substr(i, 3), [](char c) { return c >= '0' && c <= '9'; });
+  };
+  if (are_digits(at)) return at + 3;
+  while (at < text.size() && !are_digits(at)) ++at;
+  return at;
+}
+
 }  // namespace
 
 std::optional<WordPattern> word_pattern_of_regex(std::string_view regex) {
@@ -155,6 +184,12 @@ size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
       return clip_end(text, at);
     case WordPattern::kDigits:
       return digits_end(text, at);
+    case WordPattern::kPunctuation:
+      return punctuation_end(text, at);
+    case WordPattern::kNumbers:
+      return numbers_end(text, at);
+    case WordPattern::kThreeDigits:
+      return three_digits_end(text, at);
   }
   return text.size();
 }

@@ -18,6 +18,11 @@ enum class WordPattern {
   kTekken,  // Mistral's: words also end where lower case turns into upper case
   kClip,    // numbers one by one, and runs of spaces, which CLIP leaves out
   kDigits,  // each number character by itself, the rest whole
+  // Those of llama.cpp's "default", one after the other with kGpt2: runs of [\p{P}$+<=>^~|], of \p{N}, and
+  // [0-9][0-9][0-9], and the text between them whole.
+  kPunctuation,
+  kNumbers,
+  kThreeDigits,
 };
 
 // The pattern that a tokenizer.json spells as this regular expression.
