@@ -8,9 +8,11 @@
 
 #include "commands.h"
 #include "flag_table.h"
+#include "train_flags.h"
 #include "wick/core/error.h"
 #include "wick/io/nearest.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/command.h"
 
 namespace wick::cli {
 namespace {
@@ -24,10 +26,21 @@ std::vector<std::string> names_of_flags(const CLI::App& command) {
   return names;
 }
 
+// A command that takes flags of kohya's scripts gets each word of them with a flag of its own.
+std::vector<std::string> with_kohya_words(const CLI::App& app, const std::vector<std::string>& words) {
+  const auto takes_them = [&](const CLI::App* command) {
+    return !words.empty() && command->get_name() == words.front() && command->get_option_no_throw(kKohyaWordFlag);
+  };
+  if (app.get_subcommands(takes_them).empty()) return words;
+  KohyaWords split = split_kohya_words(words);
+  for (const std::string& word : split.options) split.others.push_back(fmt::format("{}={}", kKohyaWordFlag, word));
+  return split.others;
+}
+
 // Takes the words of one command in the order in which they were written.
 class Reader {
  public:
-  Reader(const CLI::App& app, int argc, char** argv) : app_(&app), left_(argv + 1, argv + std::max(argc, 1)) {
+  Reader(const CLI::App& app, std::vector<std::string> words) : app_(&app), left_(std::move(words)) {
     std::reverse(left_.begin(), left_.end());
   }
 
@@ -141,7 +154,9 @@ bool is_about_word(std::string_view message, const std::string& word) {
 
 }  // namespace
 
-std::vector<std::string> words_of(const CLI::App& app, int argc, char** argv) { return Reader(app, argc, argv).read(); }
+std::vector<std::string> words_of(const CLI::App& app, int argc, char** argv) {
+  return Reader(app, with_kohya_words(app, {argv + 1, argv + std::max(argc, 1)})).read();
+}
 
 std::string with_flag(const CLI::App& app, const std::string& message) {
   std::string flag;

@@ -6,6 +6,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/kohya.h"
 #include "wick/train/presets.h"
 
 namespace wick::cli {
@@ -57,6 +58,7 @@ void TrainFlags::add_to(CLI::App& command) {
                   "Option file of kohya's scripts, read as they would; it is told what was taken, and flags win")
       ->type_name("FILE")
       ->group(std::string(kSubjects[size_t(Subject::model)]));
+  command.add_option(kKohyaWordFlag, kohya_words_)->group("");
   for (size_t subject = 0; subject < std::size(kSubjects); ++subject)
     for (const TrainOption& option : train_options())
       if (size_t(option.subject) == subject) add(command, option);
@@ -65,14 +67,14 @@ void TrainFlags::add_to(CLI::App& command) {
   command.add_flag("--fp16", fp16_, "Likewise in fp16")->group(precision);
 }
 
-TrainConfig TrainFlags::from_foreign(const std::string& file, Trainer trainer) {
-  ForeignConfig read = read_options(file, trainer);
+TrainConfig TrainFlags::from_foreign(ForeignConfig read) {
+  read.check();
   std::vector<std::string> taken, idle;
   for (const KeyReport& key : read.keys) {
     if (key.use == KeyUse::honoured) taken.push_back(printable(key.key));
     if (key.use == KeyUse::idle) idle.push_back(fmt::format("{} ({})", printable(key.key), printable(key.told)));
   }
-  remarks_ = {fmt::format("{}: taken: {}.", file, fmt::join(taken, ", "))};
+  remarks_ = {fmt::format("{}: taken: {}.", read.file, fmt::join(taken, ", "))};
   if (!idle.empty()) remarks_.push_back(fmt::format("Mean nothing here: {}.", fmt::join(idle, ", ")));
   remarks_.insert(remarks_.end(), read.remarks.begin(), read.remarks.end());
   return std::move(read.config);
@@ -86,12 +88,18 @@ TrainConfig TrainFlags::config() {
   }
   check_usage(kohya_file_.empty() || (config_file_.empty() && !words_.contains("preset")),
               "--kohya-config: has all settings of a run; expected no --config or --preset beside it");
+  check_usage(
+      kohya_words_.empty() || (config_file_.empty() && kohya_file_.empty() && !words_.contains("preset")),
+      "{}: is a flag of kohya's scripts, which have all settings of a run; expected no --config, --kohya-config "
+      "or --preset beside it",
+      kohya_words_.empty() ? "" : kohya_words_.front());
   const auto trainer = config_file_.empty() ? std::optional<Trainer>() : trainer_of(config_file_);
   check_usage(!trainer || !words_.contains("preset"),
               "--config: another trainer's file has all settings of a run; expected no --preset beside it");
   TrainConfig config;
-  if (!kohya_file_.empty()) config = from_foreign(kohya_file_, Trainer::kohya);
-  if (trainer) config = from_foreign(config_file_, *trainer);
+  if (!kohya_file_.empty()) config = from_foreign(explain_options(kohya_file_, Trainer::kohya));
+  if (!kohya_words_.empty()) config = from_foreign(explain_kohya_words(kohya_words_));
+  if (trainer) config = from_foreign(explain_options(config_file_, *trainer));
   if (const auto preset = words_.find("preset"); preset != words_.end()) apply_preset(config, preset->second.back());
   if (!config_file_.empty() && !trainer) read_toml(config, config_file_);
   // --steps and --epochs exclude each other: the one given wins over the file's other.

@@ -12,6 +12,9 @@
 
 namespace wick::cli {
 
+// Takes a word of the flags of kohya's scripts; hidden, see with_kohya_words() of command_line.cpp.
+inline constexpr const char* kKohyaWordFlag = "--kohya-word";
+
 class TrainFlags {
  public:
   void add_to(CLI::App& command);
@@ -21,9 +24,10 @@ class TrainFlags {
 
  private:
   void add(CLI::App& command, const TrainOption& option);
-  TrainConfig from_foreign(const std::string& file, Trainer trainer);
+  TrainConfig from_foreign(ForeignConfig read);
 
   std::string config_file_, kohya_file_;
+  std::vector<std::string> kohya_words_;
   std::vector<std::string> remarks_;
   std::map<std::string_view, std::vector<std::string>> words_;  // by key, for those given
   bool bf16_ = false, fp16_ = false;

@@ -1,5 +1,6 @@
 // Other trainers' option files at the command line.
 #include "cli/program.h"
+#include "wick/io/file.h"
 
 namespace wick {
 namespace {
@@ -42,6 +43,60 @@ TEST_F(OptionFiles, AnotherTrainersFileIsAConfig) {
   EXPECT_EQ(run.code, 0) << run.err;
   expect_parts(run.out, {"k.toml: taken: "});
   EXPECT_TRUE(fs::exists(folder_ / "out/lora.safetensors"));
+}
+
+// As sd-scripts' README has it, behind `wick train`; Wick's own flags may stand with it, and win.
+TEST_F(OptionFiles, FlagsOfKohyasScriptsAreFlags) {
+  const std::string data = (test::source_dir() / "data/tiny-style").string(), out = (folder_ / "out").string();
+  const std::string command = fmt::format(
+      "train --pretrained_model_name_or_path=tiny --train_data_dir='{}' --output_dir='{}' --output_name=mine "
+      "--resolution=64,64 --caption_extension .txt --save_model_as=safetensors --network_module=networks.lora "
+      "--network_dim=4 --network_alpha 2 --learning_rate=1e-4 --optimizer_type=AdamW8bit --max_train_epochs=10 "
+      "--mixed_precision=no --network_args conv_dim=2 conv_alpha=1 --network_train_unet_only --cache_latents "
+      "--device cpu --steps 1",
+      data, out);
+  const Outcome run = run_wick(command);
+  EXPECT_EQ(run.code, 0) << run.err;
+  expect_parts(run.out, {"command line: taken: ", "network_dim", "cache_latents (always so)"});
+  const std::string settings = read_file(folder_ / "out/config.toml", 1 << 20);
+  for (const char* setting :
+       {"rank = 4\n", "alpha = 2.0\n", "conv_rank = 2\n", "optimizer = \"adamw8bit\"\n", "steps = 1\n"})
+    expect_parts(settings, {setting});
+  EXPECT_TRUE(fs::exists(folder_ / "out/mine.safetensors"));
+  for (const auto& [extra, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {" --netwerk_dim=8", {"--netwerk_dim", "no such flag", "--network-dim"}},
+           {" --config x.toml", {"--pretrained_model_name_or_path", "no --config"}},
+           {" --zero_terminal_snr", {"command line: zero_terminal_snr"}}})
+    expect_one_line(run_wick(command + extra), words);
+}
+
+// A script of a shell as fluxgym and kohya's GUI write it.
+TEST_F(OptionFiles, ScriptsOfAShellAreConfigs) {
+  const std::string tail =
+      " --pretrained_model_name_or_path 'my model' {0}\n  --network_args \"train_blocks=all\" {0}\n"
+      "  --resolution 512 --train_data_dir d --gradient_checkpointing\necho done\n";
+  for (const auto& [name, begin, line_break] :
+       {std::tuple("t.sh",
+                   "#!/bin/sh\nset -e # stop\nsource venv/bin/activate; accelerate launch \\\n "
+                   "sd-scripts/flux_train_network.py",
+                   "\\"),
+        {"t.bat", "@echo off\r\ncd %HERE%\r\naccelerate launch ^\r\n sd-scripts\\flux_train_network.py", "^"},
+        {"t.ps1", "accelerate launch `\n flux_train_network.py", "`"}}) {
+    const std::string file = write(name, begin + fmt::format(fmt::runtime(tail), line_break));
+    const Outcome run = run_wick("train --explain-config '" + file + "'");
+    EXPECT_EQ(run.code, 0) << run.err;
+    expect_parts(run.out, {"options of kohya's scripts", "pretrained_model_name_or_path = my model",
+                           "script = flux_train_network.py", "gradient_checkpointing = true\n      honoured"});
+    EXPECT_EQ(run.out.find("echo"), run.out.npos);
+  }
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"echo hello\n", {"t.sh", "sdxl_train_network.py"}},
+           {"python sdxl_train_network.py --seed \"1\n", {"t.sh: line 2", "quote"}},
+           {"python sdxl_train_network.py --output_dir=$HOME/x\n", {"t.sh: line 1", "variable"}},
+           {"python sdxl_train_network.py seed 1\n", {"t.sh", "seed"}},
+           {"python sdxl_train_network.py --resolution=64 --train_data_dir=d --sed=1\n", {"t.sh: sed", "seed"}},
+           {"python train_network.py --resolution=64 --train_data_dir=d\n", {"t.sh: script", "flux_train_network.py"}}})
+    expect_one_line(run_wick("train --config '" + write("t.sh", text) + "'"), words);
 }
 
 TEST_F(OptionFiles, WicksOwnFileHasNothingToExplain) {

@@ -8,7 +8,9 @@
 #include <cmath>
 
 #include "wick/core/error.h"
+#include "wick/io/nearest.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/command.h"
 #include "wick/train/foreign/kohya_gui.h"
 #include "wick/train/foreign/table.h"
 
@@ -16,6 +18,7 @@ namespace wick {
 namespace {
 
 using Key = ForeignKey;
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kAlways = "always so", kFactors = "factors are in f32",
                            kOwnState = "--resume goes on with any run", kDeepSpeed = "is for DeepSpeed",
@@ -213,6 +216,7 @@ constexpr Key kKeys[] = {
     Key::same("scale_weight_norms"),
     Key::idle("schedulefree_wrapper_args", kLeftAlone),
     Key::idle("sdpa", kFused),
+    Key::together("script"),
     Key::refused("secondary_separator", "", ""),
     Key::same("seed"),
     Key::same("shuffle_caption"),
@@ -308,6 +312,14 @@ constexpr KohyaModelKey kOfModels[] = {{"ae", kFlux},
                                        {"v_parameterization", kSdxl},
                                        {"v_pred_like_loss", kSdxl},
                                        {"weighting_scheme", kFlows}};
+
+struct KohyaScript {
+  std::string_view name;
+  KohyaModel model;
+};
+constexpr KohyaScript kScripts[] = {{"sdxl_train_network.py", KohyaModel::sdxl},
+                                    {"sd3_train_network.py", KohyaModel::sd3},
+                                    {"flux_train_network.py", KohyaModel::flux}};
 
 std::string in_words(int models) {
   std::vector<std::string_view> names;
@@ -420,16 +432,19 @@ std::string lowered(std::string text) {
 
 class KohyaReader : private ForeignReader {
  public:
-  explicit KohyaReader(const std::filesystem::path& file) : ForeignReader(file.string(), "kohya's scripts", kKeys) {
-    nlohmann::ordered_json tree = read_option_tree(file);
-    if (is_of_kohya_gui(tree)) tree = options_of_gui(tree, of_gui_);
-    for (const auto& [key, value] : tree.items()) {
-      if (!value.is_object()) {
-        add(key, value);
-        continue;
-      }
-      for (const auto& [inner, item] : value.items()) add(inner, item);
+  // `is_command`: of words of a command, which win over the file that config_file names.
+  KohyaReader(const std::string& source, const Json& tree, bool is_command)
+      : ForeignReader(source, "kohya's scripts", kKeys) {
+    if (!is_command) {
+      add_flat(is_of_kohya_gui(tree) ? options_of_gui(tree, of_gui_) : tree, Json::object());
+      return;
     }
+    for (const auto& [key, value] : tree.items()) {
+      add(key, value);
+      if (std::ranges::find(kKeys, key, &Key::key) == std::end(kKeys)) not_options_.push_back(key);
+    }
+    if (const auto file = tree.find("config_file"); file != tree.end() && file->is_string())
+      add_flat(read_option_tree(config_path(file->get<std::string>())), tree);
   }
 
   ForeignConfig operator()() {
@@ -438,6 +453,8 @@ class KohyaReader : private ForeignReader {
         attempt([&] { refuse(key, "Wick reads no flags there; write them as options"); });
       else if (has(key))
         drop(key, "of kohya's GUI; the scripts get it by another name, or not at all");
+    for (const std::string& key : not_options_)
+      attempt([&] { refuse(key, "not an option of kohya's scripts" + nearest_key(key)); });
     attempt([&] { settle_model(); });
     for (const KohyaModelKey& row : kOfModels)
       if (has(row.key) && (row.models & int(model_)) == 0)
@@ -456,10 +473,35 @@ class KohyaReader : private ForeignReader {
   }
 
  private:
-  // There is a script for each; an option file does not say which one reads it.
+  static std::filesystem::path config_path(const std::string& name) {
+    return name.ends_with(".toml") ? name : name + ".toml";
+  }
+
+  static std::string nearest_key(const std::string& key) {
+    std::vector<std::string> known;
+    for (const Key& row : kKeys) known.emplace_back(row.key);
+    return did_you_mean(key, known);
+  }
+
+  // Tables are laid flat. `winners` are options that are there already.
+  void add_flat(const Json& tree, const Json& winners) {
+    for (const auto& [key, value] : tree.items()) {
+      if (value.is_object())
+        add_flat(value, winners);
+      else if (!winners.contains(key))
+        add(key, value);
+    }
+  }
+
+  // There is a script for each model. A command names it; an option file does not.
   void settle_model() {
-    const std::string module = text("network_module", "networks.lora");
-    if (module == "networks.lora_flux" || has("ae"))
+    const std::string module = text("network_module", "networks.lora"), script = text(kScriptKey, "");
+    if (!script.empty()) {
+      const auto* known = std::ranges::find(kScripts, script, &KohyaScript::name);
+      if (known == std::end(kScripts))
+        refuse_value(kScriptKey, "sdxl_train_network.py, sd3_train_network.py or flux_train_network.py", script);
+      model_ = known->model;
+    } else if (module == "networks.lora_flux" || has("ae"))
       model_ = KohyaModel::flux;
     else if (module == "networks.lora_sd3" || has("clip_g") || has("training_shift"))
       model_ = KohyaModel::sd3;
@@ -792,12 +834,20 @@ class KohyaReader : private ForeignReader {
   KohyaNetwork network_ = kNetworks[0];
   std::map<std::string, std::string> arguments_;  // of the network
   bool relative_step_ = false;
-  std::vector<std::string> of_gui_;  // keys of the GUI's alone
+  std::vector<std::string> of_gui_;       // keys of the GUI's alone
+  std::vector<std::string> not_options_;  // of a command
 };
 
 }  // namespace
 
-ForeignConfig explain_kohya(const std::filesystem::path& file) { return KohyaReader(file)(); }
+ForeignConfig explain_kohya(const std::filesystem::path& file) {
+  return KohyaReader(file.string(), read_option_tree(file), syntax_of(file) == OptionSyntax::script)();
+}
+
+ForeignConfig explain_kohya_words(std::span<const std::string> words) {
+  const std::string source = "command line";
+  return KohyaReader(source, tree_of_words(words, source), true)();
+}
 
 ForeignConfig read_kohya_config(const std::filesystem::path& file) {
   ForeignConfig read = explain_kohya(file);

@@ -6,6 +6,7 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/train/foreign/ai_toolkit.h"
+#include "wick/train/foreign/command.h"
 #include "wick/train/foreign/kohya.h"
 #include "wick/train/foreign/kohya_gui.h"
 #include "wick/train/foreign/onetrainer.h"
@@ -64,7 +65,7 @@ std::optional<Trainer> trainer_of(const std::filesystem::path& file) {
     check_usage(
         !std::ranges::any_of(format.keys, [&](std::string_view key) { return !key.empty() && tree.contains(key); }),
         "{}: is an option file of {}, which Wick does not read; see {}", file.string(), format.program, format.page);
-  if (is_of_kohya(tree) || is_of_kohya_gui(tree)) return Trainer::kohya;
+  if (tree.contains(kScriptKey) || is_of_kohya(tree) || is_of_kohya_gui(tree)) return Trainer::kohya;
   check_usage(syntax_of(file) == OptionSyntax::toml,
               "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, ai-toolkit or "
               "OneTrainer, found neither",
@@ -82,12 +83,6 @@ ForeignConfig explain_options(const std::filesystem::path& file, Trainer trainer
       return explain_onetrainer(file);
   }
   fail("{}: unknown trainer", file.string());
-}
-
-ForeignConfig read_options(const std::filesystem::path& file, Trainer trainer) {
-  ForeignConfig read = explain_options(file, trainer);
-  read.check();
-  return read;
 }
 
 }  // namespace wick

@@ -42,7 +42,5 @@ std::optional<Trainer> trainer_of(const std::filesystem::path& file);
 
 // Reads all keys, whatever is refused. Throws Error if the file is no such file at all.
 ForeignConfig explain_options(const std::filesystem::path& file, Trainer trainer);
-// The same, and check().
-ForeignConfig read_options(const std::filesystem::path& file, Trainer trainer);
 
 }  // namespace wick

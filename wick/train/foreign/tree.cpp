@@ -1,9 +1,11 @@
 #include "wick/train/foreign/tree.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/train/foreign/command.h"
 #include "wick/train/foreign/yaml.h"
 #include "wick/train/toml_settings.h"
 
@@ -38,11 +40,20 @@ Json tree_of(const toml::node& node, const std::string& source) {
   return date.str();
 }
 
+Json tree_of_script(const std::string& text, const std::string& source) {
+  const std::vector<std::string> words = words_of_script(text, source);
+  Json tree = tree_of_words(std::span(words).subspan(1), source);
+  tree[kScriptKey] = words.front().substr(words.front().find_last_of("/\\") + 1);
+  return tree;
+}
+
 }  // namespace
 
 OptionSyntax syntax_of(const std::filesystem::path& file) {
   const std::string ending = file.extension().string();
   if (ending == ".yaml" || ending == ".yml") return OptionSyntax::yaml;
+  static constexpr std::string_view kScripts[] = {".sh", ".bat", ".cmd", ".ps1"};
+  if (std::ranges::find(kScripts, ending) != std::end(kScripts)) return OptionSyntax::script;
   return ending == ".json" ? OptionSyntax::json : OptionSyntax::toml;
 }
 
@@ -51,6 +62,7 @@ Json read_option_tree(const std::filesystem::path& file) {
   if (syntax == OptionSyntax::toml) return tree_of(parse_toml(file), file.string());
   const std::string source = file.string(), text = read_file(file, kMaxBytes);
   if (syntax == OptionSyntax::yaml) return parse_yaml(text, source);
+  if (syntax == OptionSyntax::script) return tree_of_script(text, source);
   Json tree = parse_json_in_order(text, source);
   check_usage(tree.is_object(), "{}: expected an object of options", source);
   return tree;

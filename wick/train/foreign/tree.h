@@ -7,7 +7,7 @@
 
 namespace wick {
 
-enum class OptionSyntax { toml, json, yaml };
+enum class OptionSyntax { toml, json, yaml, script };       // the last: a script of a shell, see command.h
 OptionSyntax syntax_of(const std::filesystem::path& file);  // by its name's ending: TOML unless that is another's
 
 inline constexpr size_t kMaxOptions = 4096;  // of a table
