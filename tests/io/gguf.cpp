@@ -1,5 +1,6 @@
 #include "wick/io/gguf.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -112,7 +113,7 @@ TEST(Gguf, LoadsEveryType) {
 // The types that are decoded as they are read, block by block: gguf-py's bits.
 TEST(Gguf, DecodedBlocksHaveTheReferencesBits) {
   const auto golden = SafetensorsFile::open(kGolden / "decoded.safetensors");
-  for (const string type : {"Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"}) {
+  for (const string type : {"Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0"}) {
     const GgufBlocks* blocks = gguf_blocks(type);
     ASSERT_TRUE(blocks) << type;
     string name = type;
@@ -128,6 +129,56 @@ TEST(Gguf, DecodedBlocksHaveTheReferencesBits) {
   }
   EXPECT_FALSE(gguf_blocks("IQ2_XXS"));
   EXPECT_FALSE(gguf_blocks("Q8_0"));
+}
+
+// Names as llama.cpp's gguf-split has them.
+class SplitGguf : public testing::Test {
+ protected:
+  static GgufEntry entry(const string& name, float value) {
+    return {name, DType::f32, {3}, [value] { return Tensor::of(std::vector<float>(3, value), {3}); }};
+  }
+  void write(int number, int count, const std::vector<GgufEntry>& entries, int tensors = 3) const {
+    GgufMetadata::Entries facts{
+        {"split.no", uint16_t(number)}, {"split.count", uint16_t(count)}, {"split.tensors.count", int32_t(tensors)}};
+    if (number == 0) facts.emplace_back("general.architecture", string("llama"));
+    save_gguf(part(number, 3), facts, entries);
+  }
+  std::filesystem::path part(int number, int count) const {
+    return folder_ / fmt::format("m-{:05}-of-{:05}.gguf", number + 1, count);
+  }
+  void write_all() const {
+    write(0, 3, {});
+    write(1, 3, {entry("a", 1), entry("b", 2)});
+    write(2, 3, {entry("c", 3)});
+  }
+  TemporaryDirectory folder_;
+};
+
+TEST_F(SplitGguf, EachPartStandsForAll) {
+  write_all();
+  for (int i = 0; i < 3; ++i) {
+    const GgufFile file = GgufFile::open(part(i, 3));
+    EXPECT_EQ(file.path(), part(0, 3));
+    EXPECT_EQ(file.metadata().text("general.architecture"), "llama");
+    ASSERT_EQ(file.tensors().size(), 3u);
+    for (const auto& [name, value] : {std::pair("a", 1.f), {"b", 2.f}, {"c", 3.f}})
+      EXPECT_EQ(file.load(name).to_vector(), std::vector<float>(3, value)) << name;
+  }
+}
+
+TEST_F(SplitGguf, PartsThatDoNotBelongTogether) {
+  write_all();
+  const auto open = [&] { GgufFile::open(part(1, 3)); };
+  write(2, 3, {entry("a", 3)});
+  expect_error(open, {"m-00003-of-00003.gguf", "\"a\"", "m-00001-of-00003.gguf"});
+  write(2, 3, {});
+  expect_error(open, {"m-00001-of-00003.gguf", "2 tensors", "split.tensors.count", "3"});
+  write(2, 4, {entry("c", 3)});
+  expect_error(open, {"m-00003-of-00003.gguf", "part 3 of 3", "part 3 of 4"});
+  std::filesystem::remove(part(2, 3));
+  expect_error(open, {"m-00003-of-00003.gguf"});
+  std::filesystem::rename(part(1, 3), folder_ / "x.gguf");
+  expect_error([&] { GgufFile::open(folder_ / "x.gguf"); }, {"x.gguf", "part 2 of 3", "-00002-of-00003.gguf"});
 }
 
 // Every block of the golden file decodes to gguf-py's bits, and values encode to its bytes.

@@ -17,10 +17,12 @@ import golden
 
 OUT = golden.ROOT / "gguf"
 TYPES = [Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K]
-DECODED = [Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.IQ4_NL, Type.IQ4_XS]
+DECODED = [Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4, Type.TQ1_0,
+           Type.TQ2_0]
 # The places of a block's scales (f16).
 SCALES = {Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.Q4_1: [0, 2],
-          Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.IQ4_NL: [0], Type.IQ4_XS: [0]}
+          Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.IQ4_NL: [0], Type.IQ4_XS: [0],
+          Type.MXFP4: [], Type.TQ1_0: [52], Type.TQ2_0: [64]}
 HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x3C00, 0xBC00, 0x2E66, 0x7BFF]  # zeros, subnormals, ones, a fraction, the largest
 
 

@@ -112,7 +112,10 @@ class Window {
 class GgufReader {
  public:
   explicit GgufReader(const std::filesystem::path& path)
-      : file_(path, "use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL or IQ4_XS") {}
+      : file_(
+            path,
+            "use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, TQ1_0 or "
+            "TQ2_0") {}
 
   GgufFile read() {
     Window in(*file_.file_);
@@ -246,7 +249,49 @@ class GgufReader {
   GgufFile file_;
 };
 
-GgufFile GgufFile::open(const std::filesystem::path& path) { return GgufReader(path).read(); }
+namespace {
+
+// The keys that llama.cpp's gguf-split writes into each part.
+constexpr const char *kPartNumber = "split.no", *kPartCount = "split.count", *kPartTensors = "split.tensors.count";
+constexpr IntegerRange kPartRange{0, UINT16_MAX};
+
+struct GgufPart {
+  int64_t number, count;  // the first is 0
+
+  static GgufPart of(const GgufMetadata& metadata) {
+    return {metadata.integer_or(kPartNumber, 0, kPartRange), metadata.integer_or(kPartCount, 1, kPartRange)};
+  }
+  bool is_whole() const { return count <= 1; }
+  std::string ending(int64_t of_number) const { return fmt::format("-{:05}-of-{:05}.gguf", of_number + 1, count); }
+};
+
+}  // namespace
+
+GgufFile GgufFile::open(const std::filesystem::path& path) {
+  GgufFile file = GgufReader(path).read();
+  const GgufPart part = GgufPart::of(file.metadata());
+  if (part.is_whole()) return file;
+  const std::string name = path.string(), ending = part.ending(part.number);
+  check(name.ends_with(ending), "{}: is part {} of {}; expected a name that ends with {}", name, part.number + 1,
+        part.count, quote(ending));
+  const auto path_of = [&](int64_t number) -> std::filesystem::path {
+    return name.substr(0, name.size() - ending.size()) + part.ending(number);
+  };
+  if (part.number != 0) file = GgufReader(path_of(0)).read();
+  for (int64_t i = 0; i < part.count; ++i) {
+    std::optional<GgufFile> more;
+    if (i > 0) more = GgufReader(path_of(i)).read();
+    const GgufPart found = GgufPart::of((more ? *more : file).metadata());
+    check(found.number == i && found.count == part.count, "{}: expected part {} of {}, found part {} of {}",
+          path_of(i).string(), i + 1, part.count, found.number + 1, found.count);
+    if (more) file.add_part(*more);
+  }
+  const auto tensors = int64_t(file.tensors().size());
+  check(file.metadata().integer_or(kPartTensors, tensors) == tensors, "{}: its {} parts have {}, and {} is {}",
+        file.path().string(), part.count, count_of(tensors, "tensor"), kPartTensors,
+        file.metadata().integer_or(kPartTensors, 0));
+  return file;
+}
 
 bool GgufFile::is_gguf(const std::filesystem::path& path) {
   std::error_code ignored;

@@ -71,8 +71,10 @@ class GgufMetadata {
 
 class GgufFile : public TensorFile {
  public:
-  static GgufFile open(const std::filesystem::path& path);  // reads and checks all but the data
-  static bool is_gguf(const std::filesystem::path& path);   // by its first bytes; false if there is no such file
+  // Reads and checks all but the data. Of a model in several files (llama.cpp's gguf-split: NAME-00001-of-00003.gguf)
+  // any part stands for all of them; path() and the metadata are the first one's.
+  static GgufFile open(const std::filesystem::path& path);
+  static bool is_gguf(const std::filesystem::path& path);  // by its first bytes; false if there is no such file
 
   uint32_t version() const { return version_; }
   const GgufMetadata& metadata() const { return metadata_; }

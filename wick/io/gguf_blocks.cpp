@@ -1,5 +1,6 @@
 #include "wick/io/gguf_blocks.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -79,6 +80,44 @@ struct IQ4XS {  // d * (scale(i / 32) - 32) * kNonlinear[n(i)]
   }
 };
 
+constexpr int8_t kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice the E2M1 numbers
+
+struct MXFP4 {  // 2^(e - 128) * kMxfp4[n(i)]
+  static constexpr int kElements = 32;
+  uint8_t e, q[16];
+  float operator[](int i) const { return std::ldexp(float(kMxfp4[low_bits(q, i)]), int(e) - 128); }
+};
+
+struct TQ1_0 {  // d * (n(i) - 1), n of three values: five of them are the digits of a byte's fraction in base 3
+  static constexpr int kElements = 256;
+  uint8_t q[48], last[4];
+  uint16_t d;
+  // `at` of a run of bytes with `step` elements for each digit.
+  static int digit(const uint8_t* bytes, int step, int at) {
+    static constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+    return uint8_t(bytes[at % step] * kPowers[at / step]) * 3 >> 8;
+  }
+  int number(int i) const {
+    if (i < 160) return digit(q, 32, i);
+    return i < 240 ? digit(q + 32, 16, i - 160) : digit(last, 4, i - 240);
+  }
+  float operator[](int i) const { return f16_to_f32(d) * float(number(i) - 1); }
+};
+
+struct TQ2_0 {  // d * (n(i) - 1)
+  static constexpr int kElements = 256;
+  uint8_t q[64];
+  uint16_t d;
+  float operator[](int i) const { return f16_to_f32(d) * float(two_bits(q, i) - 1); }
+};
+
+template <class T>
+struct Plain {
+  static constexpr int kElements = 1;
+  T value;
+  float operator[](int) const { return float(value); }
+};
+
 template <class Block>
 void decode(const std::byte* blocks, float* to, int64_t count) {
   for (int64_t b = 0; b < count; ++b, to += Block::kElements) {
@@ -92,8 +131,11 @@ template <class Block>
 constexpr GgufBlocks kBlocks{{Block::kElements, sizeof(Block)}, decode<Block>};
 
 constexpr std::pair<std::string_view, GgufBlocks> kTypes[] = {
-    {"Q4_1", kBlocks<Q4_1>}, {"Q5_0", kBlocks<Q5_0>},    {"Q5_1", kBlocks<Q5_1>},   {"Q2_K", kBlocks<Q2K>},
-    {"Q3_K", kBlocks<Q3K>},  {"IQ4_NL", kBlocks<IQ4NL>}, {"IQ4_XS", kBlocks<IQ4XS>}};
+    {"Q4_1", kBlocks<Q4_1>},         {"Q5_0", kBlocks<Q5_0>},         {"Q5_1", kBlocks<Q5_1>},
+    {"Q2_K", kBlocks<Q2K>},          {"Q3_K", kBlocks<Q3K>},          {"IQ4_NL", kBlocks<IQ4NL>},
+    {"IQ4_XS", kBlocks<IQ4XS>},      {"MXFP4", kBlocks<MXFP4>},       {"TQ1_0", kBlocks<TQ1_0>},
+    {"TQ2_0", kBlocks<TQ2_0>},       {"F64", kBlocks<Plain<double>>}, {"I8", kBlocks<Plain<int8_t>>},
+    {"I16", kBlocks<Plain<int16_t>>}};
 
 }  // namespace
 

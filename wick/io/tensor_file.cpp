@@ -27,6 +27,15 @@ const TensorInfo& TensorFile::info_of(const std::string& name) const {
   return found->second;
 }
 
+void TensorFile::add_part(const TensorFile& more) {
+  more_.push_back({more.file_, more.data_});
+  for (const auto& [name, info] : more.tensors_) {
+    const auto [added, is_new] = tensors_.emplace(name, info);
+    check(is_new, "{}: tensor {} is in another part of {} too", more.path_.string(), quote(name), path_.string());
+    added->second.part = more_.size();
+  }
+}
+
 Tensor TensorFile::load(const std::string& name, Memory& memory) const {
   const TensorInfo& info = info_of(name);
   check(info.dtype.has_value(), "{}: tensor {} is {}, which Wick does not compute with; {}", path_.string(),
@@ -37,7 +46,9 @@ Tensor TensorFile::load(const std::string& name, Memory& memory) const {
 }
 
 Memory::Source TensorFile::bytes(const std::string& name) const {
-  return [file = file_, first = data_ + tensors_.at(name).begin, name](void* host, size_t begin, size_t bytes) {
+  const TensorInfo& info = tensors_.at(name);
+  const Part part = info.part == 0 ? Part{file_, data_} : more_[info.part - 1];
+  return [file = part.file, first = part.data + info.begin, name](void* host, size_t begin, size_t bytes) {
     check(file->read_at(first + begin, host, bytes) == bytes, "{}: tensor {}: the file shrank while it was in use",
           file->path().string(), quote(name));
   };

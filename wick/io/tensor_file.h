@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "wick/core/tensor.h"
 
@@ -19,8 +20,9 @@ struct TensorInfo {
   std::string dtype_name;         // as the file spells it: "BF16", "IQ4_XS", or "type 99"
   std::optional<DType> dtype;     // none where Wick cannot load it: F64, F8_E4M3, IQ4_XS, ...
   Shape shape;                    // outermost first
-  uint64_t begin = 0;             // bytes from the start of the data
+  uint64_t begin = 0;             // bytes from the start of its file's data
   std::optional<uint64_t> bytes;  // none where the type is not known
+  size_t part = 0;                // of the files that hold the data
 };
 
 // The shape of these extents; none if it is larger than any memory, where an element takes `unit`.
@@ -42,12 +44,20 @@ class TensorFile {
   TensorFile(const std::filesystem::path& path, const char* advice);
   const TensorInfo& info_of(const std::string& name) const;
 
+  // Takes the tensors of a further file of the same format as a part of this one. Throws Error for a name that is here.
+  void add_part(const TensorFile& more);
+
   std::filesystem::path path_;
   std::shared_ptr<const FileDescriptor> file_;
   std::map<std::string, TensorInfo> tensors_;
   uint64_t data_ = 0;  // where the data begin in the file
 
  private:
+  struct Part {
+    std::shared_ptr<const FileDescriptor> file;
+    uint64_t data;
+  };
+  std::vector<Part> more_;  // part 1 is the first of them
   const char* advice_;
 };
 
