@@ -114,7 +114,13 @@ constexpr JobRow kJobRows[] = {
     {"        optimizer_params: {weight_decay: 1e-4}", "", "", "train.optimizer_params.weight_decay",
      "honoured: weight_decay = 0.0001"},
     {"        optimizer_params: {betas: [0.9, 0.99]}", "", "", "train.optimizer_params.betas",
-     "refused: Wick has no such argument of adamw8bit"},
+     "honoured: betas = [0.9, 0.99]"},
+    {"        optimizer_params: {eps: 1e-8}", "", "", "train.optimizer_params.eps",
+     "refused: ai-toolkit gives 1e-06 itself, and fails where it is given again"},
+    {"        optimizer_params: {d_coef: 2}", "", "", "train.optimizer_params.d_coef",
+     "refused: adamw8bit has no such argument: d_coef=2"},
+    {"        optimizer_params: {decouple: true, weight_decay: 0.01, d_coef: 2}", "", "",
+     "train.optimizer_params.weight_decay", "honoured: weight_decay = 0.01"},
     {"        diff_output_preservation: false", "", "", "train.diff_output_preservation", "empty: asks for nothing"},
     {"        diff_output_preservation: yes", "", "", "train.diff_output_preservation",
      "refused: Wick has no such setting; leave it out"},
@@ -130,6 +136,35 @@ constexpr JobRow kJobRows[] = {
     {"", "", "      trigger_word: p3r", "trigger_word", "honoured: trigger_word = \"p3r\""},
     {"", "", "      slider: {target_class: dog}", "slider.target_class",
      "refused: Wick has no such setting; leave it out"}};
+
+TEST_F(AiToolkitTest, OptimizersAreThoseOfAiToolkit) {
+  const auto read = [&](const std::string& optimizer, const std::string& params = "") {
+    std::string job =
+        fmt::format(fmt::runtime(kJob), params.empty() ? "" : "        optimizer_params: {" + params + "}", "", "");
+    job.replace(job.find("\"adamw8bit\""), 11, optimizer);
+    write_plain(file_, job);
+    return explain_ai_toolkit(file_);
+  };
+  EXPECT_EQ(read("adamw").config.eps, std::vector<double>{1e-6});
+  EXPECT_EQ(read("lion8bit").config.eps, std::vector<double>{});
+  const ForeignConfig prodigy = read("prodigy", "decouple: true, d_coef: 2, betas: [0.9, 0.99], safeguard_warmup: yes");
+  prodigy.check();
+  EXPECT_EQ(prodigy.config.optimizer, OptimizerKind::prodigy);
+  EXPECT_EQ(prodigy.config.lr.value, 1) << "where the job says less than 0.1";
+  EXPECT_EQ(prodigy.config.eps, std::vector<double>{1e-6});
+  EXPECT_EQ(prodigy.config.betas, (std::vector<double>{0.9, 0.99}));
+  EXPECT_EQ(prodigy.config.prodigy_d_coef, 2);
+  EXPECT_TRUE(prodigy.config.prodigy_safeguard_warmup);
+  EXPECT_FALSE(prodigy.config.prodigy_use_bias_correction);
+  EXPECT_EQ(read("prodigy8bit").config.optimizer, OptimizerKind::prodigy);
+  EXPECT_EQ(read("Prodigy_8bit").config.optimizer, OptimizerKind::prodigy) << "it begins so";
+  const TrainConfig adafactor = read("adafactor", "scale_parameter: true").config;
+  EXPECT_TRUE(adafactor.adafactor_scale_parameter && !adafactor.adafactor_relative_step);
+  expect_error([&] { read("adafactor", "relative_step: true").check(); }, {"relative_step", "expected false"});
+  expect_error([&] { read("adam8bit", "weight_decay: x").check(); }, {"weight_decay", "a number", "'x'"});
+  expect_error([&] { read("automagic").check(); }, {"train.optimizer", "Prodigy finds the rate too", "automagic"});
+  EXPECT_EQ(read("adam8bit").config.weight_decay, 0);
+}
 
 TEST_F(AiToolkitTest, EachKeyIsToldOf) {
   for (const JobRow& row : kJobRows) {

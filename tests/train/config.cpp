@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <tuple>
+
 #include "io/files.h"
+#include "wick/train/optimizer.h"
 
 namespace wick {
 namespace {
@@ -202,6 +206,90 @@ TEST(TrainConfig, OptimizersHaveRatesOfTheirOwn) {
   config.lr_schedule = LrSchedule::constant, config.ema = 0.99;
   expect_error([&] { resolve(config, {}); }, {"--ema", "schedule-free", "0.99"});
   expect_error([&] { set("optimizer", "adam"); }, {"--optimizer", "adamw, adamw8bit", "schedule-free", "'adam'"});
+}
+
+// A setting that the optimizer does not have is refused, and one that it has is in its rule.
+TEST(TrainConfig, ArgumentsAreThoseOfTheOptimizer) {
+  using Settings = std::vector<std::pair<const char*, std::vector<std::string>>>;
+  const auto resolved = [](const char* optimizer, const Settings& settings) {
+    TrainConfig config;
+    option("optimizer").set(config, {optimizer});
+    for (const auto& [key, words] : settings) option(key).set(config, words);
+    resolve(config, {});
+    return config;
+  };
+  const auto expect_refused = [&](const char* optimizer, const Settings& settings,
+                                  std::initializer_list<std::string_view> parts) {
+    expect_error([&] { resolved(optimizer, settings); }, parts);
+  };
+  expect_refused("adamw", {{"prodigy_d_coef", {"2"}}}, {"--prodigy-d-coef", "--optimizer prodigy", "found adamw"});
+  expect_refused("lion", {{"schedule_free_r", {"1"}}}, {"--schedule-free-r", "radam-schedule-free", "found lion"});
+  expect_refused("prodigy", {{"adafactor_scale_parameter", {"true"}}}, {"--adafactor-scale-parameter", "prodigy"});
+  expect_refused("adafactor", {{"betas", {"0.9", "0.99"}}}, {"--betas", "adafactor has none"});
+  expect_refused("adamw", {{"betas", {"0.9", "0.99", "0.9"}}}, {"--betas", "adamw has two; found 3"});
+  expect_refused("prodigy", {{"betas", {"0.9"}}}, {"--betas", "two or three; found 1"});
+  expect_refused("lion8bit", {{"eps", {"1e-6"}}}, {"--eps", "lion8bit has none"});
+  expect_refused("adamw", {{"eps", {"1e-6", "1e-3"}}}, {"--eps", "one; found 2"});
+  expect_refused("prodigy", {{"prodigy_growth_rate", {"0.9"}}}, {"--prodigy-growth-rate", "at least 1", "0.9"});
+  expect_refused("schedule-free", {{"betas", {"0", "0.9"}}}, {"--betas", "above 0"});
+  expect_refused("radam-schedule-free", {{"betas", {"0.9", "0.5"}}}, {"--betas", "0.6", "0.5"});
+  expect_refused("radam-schedule-free", {{"ema", {"0.9"}}}, {"--ema", "radam-schedule-free"});
+  expect_refused("adafactor", {{"adafactor_warmup_init", {"true"}}}, {"--adafactor-warmup-init", "relative-step"});
+  expect_refused("adafactor", {{"adafactor_relative_step", {"true"}}, {"warmup", {"5"}}},
+                 {"--adafactor-relative-step", "no --warmup", "5"});
+  expect_error([&] { set("betas", "1"); }, {"--betas", "from 0 to 0.9999999", "'1'"});
+  expect_error([&] { set("eps", "0"); }, {"--eps", "above 0", "'0'"});
+  expect_error([&] { set("prodigy_decouple", "no"); }, {"--prodigy-decouple", "true or false", "'no'"});
+
+  const OptimizerRule prodigy = OptimizerOptions::of(resolved("prodigy", {{"betas", {"0.8", "0.95", "0.9"}},
+                                                                          {"eps", {"1e-6"}},
+                                                                          {"prodigy_d0", {"1e-5"}},
+                                                                          {"prodigy_d_coef", {"2"}},
+                                                                          {"prodigy_growth_rate", {"1.02"}},
+                                                                          {"prodigy_safeguard_warmup", {"false"}},
+                                                                          {"prodigy_use_bias_correction", {"false"}},
+                                                                          {"prodigy_decouple", {"false"}},
+                                                                          {"prodigy_slice_p", {"11"}}}))
+                                    .rule;
+  EXPECT_EQ(std::tuple(prodigy.beta1, prodigy.beta2, prodigy.prodigy.beta3, prodigy.eps),
+            std::tuple(0.8f, 0.95f, 0.9f, 1e-6f));
+  EXPECT_EQ(std::tuple(prodigy.prodigy.d0, prodigy.prodigy.d_coef, prodigy.prodigy.growth_rate),
+            std::tuple(1e-5f, 2.0f, 1.02f));
+  EXPECT_FALSE(prodigy.prodigy.safeguard_warmup || prodigy.prodigy.use_bias_correction || prodigy.prodigy.decouple);
+  EXPECT_EQ(prodigy.prodigy.slice_p, 11);
+  const OptimizerRule plain = OptimizerOptions::of(resolved("prodigy", {})).rule;
+  EXPECT_EQ(scalars_of(prodigy), scalars_of(plain) + 1) << "a limit of growth has a scalar of its own";
+  EXPECT_TRUE(std::isinf(plain.prodigy.growth_rate));
+  EXPECT_EQ(std::tuple(plain.beta1, plain.beta2, plain.eps), std::tuple(0.9f, 0.99f, 1e-8f));
+}
+
+// As transformers' Adafactor has it, at 0.01; --lr is the most.
+TEST(TrainConfig, RelativeStepsAreAdafactors) {
+  TrainConfig config{.optimizer = OptimizerKind::adafactor, .adafactor_relative_step = true};
+  resolve(config, {});
+  EXPECT_EQ(config.lr.value, 0.01);
+  EXPECT_EQ(learning_rate(config, 0), 0.01);
+  EXPECT_EQ(learning_rate(config, 39999), 1 / std::sqrt(40000.0));
+  config.adafactor_warmup_init = true;
+  EXPECT_EQ(learning_rate(config, 0), 1e-6);
+  EXPECT_EQ(learning_rate(config, 999), 1e-3);
+  EXPECT_EQ(learning_rate(config, 39999), 1 / std::sqrt(40000.0));
+  config.lr = 5e-4;
+  EXPECT_EQ(learning_rate(config, 999), 5e-4);
+}
+
+TEST(TrainConfig, ArgumentsOfOptimizersAreReadBack) {
+  TrainConfig config{
+      .optimizer = OptimizerKind::prodigy, .betas = {0.9, 0.999}, .eps = {1e-6}, .prodigy_decouple = false};
+  const TemporaryDirectory folder;
+  write_plain(folder / "c.toml", to_toml(config));
+  TrainConfig again;
+  read_toml(again, folder / "c.toml");
+  EXPECT_EQ(to_toml(again), to_toml(config));
+  EXPECT_EQ(again.betas, config.betas);
+  EXPECT_FALSE(again.prodigy_decouple);
+  write_plain(folder / "d.toml", "betas = 0.9");
+  expect_error([&] { read_toml(again, folder / "d.toml"); }, {"d.toml: betas", "a list of numbers", "0.9"});
 }
 
 TEST(TrainConfig, ResolvingChecksAndFillsIn) {

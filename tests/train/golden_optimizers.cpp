@@ -1,6 +1,7 @@
 // Fifty steps of each optimizer against those of the programs that published them (tools/golden/optimizers.py).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -21,24 +22,38 @@ const std::filesystem::path kGolden = std::getenv("WICK_TEST_OPTIMIZERS")
                                           ? std::filesystem::path(std::getenv("WICK_TEST_OPTIMIZERS"))
                                           : test::source_dir() / "tests/golden/optimizers";
 
-class GoldenOptimizer : public testing::TestWithParam<OptimizerKind> {
+// A run of the script, and its settings beside rate and decay.
+struct GoldenRun {
+  OptimizerKind kind;
+  const char* row = "";
+  std::vector<std::pair<const char*, std::vector<std::string>>> settings = {};
+
+  std::string name() const {
+    return fmt::format("{}{}{}", name_of(kind), std::string_view(row).empty() ? "" : ".", row);
+  }
+};
+
+class GoldenOptimizer : public testing::TestWithParam<GoldenRun> {
  protected:
   GoldenOptimizer()
       : in_(SafetensorsFile::open(kGolden / "in.safetensors")),
-        out_(SafetensorsFile::open(kGolden / (std::string(name_of(GetParam())) + ".out.safetensors"))) {
+        out_(SafetensorsFile::open(kGolden / (GetParam().name() + ".out.safetensors"))) {
     TrainConfig& c = config_;
-    c.optimizer = GetParam();
-    c.warmup.value = GetParam() == OptimizerKind::schedule_free ? std::stoi(in_.metadata().at("warmup")) : 0;
-    c.weight_decay = GetParam() == OptimizerKind::adamw8bit && in_.metadata().at("device") == "cpu" ? 0 : 0.1;
+    c.optimizer = kind();
+    c.warmup.value = kind() == OptimizerKind::schedule_free ? std::stoi(in_.metadata().at("warmup")) : 0;
+    c.weight_decay = kind() == OptimizerKind::adamw8bit && in_.metadata().at("device") == "cpu" ? 0 : 0.1;
     c.max_grad_norm = std::stod(in_.metadata().at("max_grad_norm"));
     if (c.optimizer == OptimizerKind::prodigy)
       c.lr = default_lr(c.optimizer);
     else
       c.lr = c.optimizer == OptimizerKind::lion || c.optimizer == OptimizerKind::lion8bit ? 1e-3 : 1e-2;
+    for (const auto& [key, words] : GetParam().settings) option_named(key).set(c, words);
     for (const char* name : {"matrix", "vector", "kernel", "wide", "large"})
       if (out_.tensors().contains(name))
         parameters_.push_back({name, in_.load("start." + std::string(name)).to(test::memory()).trainable()});
   }
+
+  static OptimizerKind kind() { return GetParam().kind; }
 
   Grads gradients(int64_t step) const {
     Grads grads;
@@ -101,14 +116,14 @@ TEST_P(GoldenOptimizer, FiftyStepsAreThoseOfItsProgram) {
   for (int64_t step = 0; step < steps; ++step) {
     optimizer.set(float(learning_rate(config_, step)));
     optimizer.update(gradients(step));
-    if (GetParam() == OptimizerKind::prodigy) {
+    if (kind() == OptimizerKind::prodigy) {
       const double d = double(optimizer.scalars().to_vector()[kProdigyD]);
       EXPECT_NEAR(d / double(out_.load("d").to_vector()[size_t(step)]), 1, 1e-4) << "after step " << step + 1;
     }
   }
   // Parameters move by at most about the rate a step, and both programs round each step. Prodigy's rate is d, whose
   // first values are lost in that.
-  const bool is_prodigy = GetParam() == OptimizerKind::prodigy;
+  const bool is_prodigy = kind() == OptimizerKind::prodigy;
   const double rate = is_prodigy ? double(optimizer.scalars().to_vector()[kProdigyD]) : config_.lr.value;
   const double tolerance = double(steps) * rate * (is_prodigy ? 1e-4 : double(steps) * kEps);
   for (const Parameter& p : parameters_)
@@ -116,14 +131,14 @@ TEST_P(GoldenOptimizer, FiftyStepsAreThoseOfItsProgram) {
       expect_near_on_average(p.value, p.name, 0.02);
     else
       expect_near(p.value, p.name, tolerance);
-  if (GetParam() != OptimizerKind::schedule_free) return;
+  if (!is_schedule_free(kind())) return;
   optimizer.swap_averages();
   for (const Parameter& p : parameters_) expect_near(p.value, "x." + p.name, tolerance);
 }
 
 // The last step, from bitsandbytes' own codes.
 TEST_P(GoldenOptimizer, StatesOf8BitsAreThoseOfBitsandbytes) {
-  if (GetParam() != OptimizerKind::adamw8bit && GetParam() != OptimizerKind::lion8bit) GTEST_SKIP() << "has none";
+  if (kind() != OptimizerKind::adamw8bit && kind() != OptimizerKind::lion8bit) GTEST_SKIP() << "has none";
   Optimizer optimizer(parameters_, OptimizerOptions::of(config_));
   const int64_t steps = std::stoi(in_.metadata().at("steps"));
   const auto golden_name = [](const std::string& name) { return name == "param.large" ? "large" : name; };
@@ -146,15 +161,66 @@ TEST_P(GoldenOptimizer, StatesOf8BitsAreThoseOfBitsandbytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, GoldenOptimizer,
-                         testing::Values(OptimizerKind::adamw, OptimizerKind::adamw8bit, OptimizerKind::lion,
-                                         OptimizerKind::lion8bit, OptimizerKind::adafactor, OptimizerKind::prodigy,
-                                         OptimizerKind::schedule_free),
-                         [](const auto& each) {
-                           std::string name(name_of(each.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+std::vector<GoldenRun> golden_runs() {
+  using Kind = OptimizerKind;
+  std::vector<GoldenRun> all;
+  for (size_t i = 0; i < split_names(names_of(Kind{})).size(); ++i) all.push_back({Kind(i)});
+  all.insert(
+      all.end(),
+      {{Kind::adamw, "betas", {{"betas", {"0.8", "0.95"}}, {"eps", {"1e-3"}}}},
+       {Kind::adamw8bit, "betas", {{"betas", {"0.8", "0.95"}}, {"eps", {"1e-3"}}}},
+       {Kind::lion, "betas", {{"betas", {"0.95", "0.8"}}}},
+       {Kind::lion8bit, "betas", {{"betas", {"0.95", "0.8"}}}},
+       {Kind::adafactor, "relative", {{"adafactor_relative_step", {"true"}}, {"adafactor_scale_parameter", {"true"}}}},
+       {Kind::adafactor,
+        "warmup",
+        {{"adafactor_relative_step", {"true"}},
+         {"adafactor_scale_parameter", {"true"}},
+         {"adafactor_warmup_init", {"true"}},
+         {"eps", {"1e-2", "0.5"}},
+         {"adafactor_clip_threshold", {"0.7"}},
+         {"adafactor_decay_rate", {"-0.6"}}}},
+       {Kind::adafactor, "scaled", {{"adafactor_scale_parameter", {"true"}}}},
+       {Kind::prodigy,
+        "plain",
+        {{"lr", {"0.1"}},
+         {"betas", {"0.9", "0.999"}},
+         {"prodigy_use_bias_correction", {"false"}},
+         {"prodigy_safeguard_warmup", {"false"}},
+         {"prodigy_growth_rate", {"1.1"}}}},
+       {Kind::prodigy,
+        "coupled",
+        {{"betas", {"0.8", "0.95", "0.9"}},
+         {"eps", {"1e-3"}},
+         {"prodigy_decouple", {"false"}},
+         {"prodigy_safeguard_warmup", {"false"}},
+         {"prodigy_d0", {"1e-5"}},
+         {"prodigy_d_coef", {"0.5"}},
+         {"prodigy_slice_p", {"3"}}}},
+       {Kind::prodigy,
+        "growth",
+        {{"betas", {"0.9", "0.999"}}, {"prodigy_use_bias_correction", {"false"}}, {"prodigy_growth_rate", {"1.2"}}}},
+       {Kind::schedule_free,
+        "weights",
+        {{"betas", {"0.95", "0.98"}},
+         {"eps", {"1e-3"}},
+         {"schedule_free_r", {"1.5"}},
+         {"schedule_free_weight_lr_power", {"1"}}}},
+       {Kind::radam_schedule_free,
+        "weights",
+        {{"betas", {"0.95", "0.98"}},
+         {"eps", {"1e-3"}},
+         {"schedule_free_r", {"1"}},
+         {"schedule_free_weight_lr_power", {"0"}}}}});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, GoldenOptimizer, testing::ValuesIn(golden_runs()), [](const auto& each) {
+  std::string name = each.param.name();
+  std::erase(name, '-');
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace wick

@@ -187,9 +187,19 @@ TEST_F(KohyaTest, WhatCannotBeHonouredIsRefusedByName) {
   expect_refused("network_module = 'networks.dylora'", {"network_module", "networks.lora", "networks.dylora"});
   expect_refused("network_args = ['train_norm=True']", {"network_args", "train_norm"});
   expect_refused("network_args = ['algo']", {"network_args", "KEY=VALUE"});
-  expect_refused("optimizer_type = 'CAME'", {"optimizer_type", "AdamW8bit", "came"});
-  expect_refused("optimizer_type = 'AdaFactor'", {"optimizer_args", "relative_step=False"});
-  expect_refused("optimizer_args = ['betas=0.9,0.99']", {"optimizer_args", "betas=0.9,0.99"});
+  expect_refused("optimizer_type = 'CAME'", {"optimizer_type", "AdamW8bit", "Adafactor has small states", "CAME"});
+  expect_refused("optimizer_type = 'DAdaptAdam'", {"optimizer_type", "Prodigy finds the rate too", "DAdaptAdam"});
+  expect_refused("optimizer_type = 'prodigyplus.ProdigyPlusScheduleFree'",
+                 {"optimizer_type", "AdamWScheduleFree needs no schedule", "ProdigyPlus"});
+  expect_refused("optimizer_type = 'prodigyopt.AdamW'", {"optimizer_type", "prodigyopt.AdamW"});
+  expect_refused("optimizer_type = 'transformers.optimization.Adafactor'", {"optimizer_args", "relative_step=False"});
+  expect_refused("optimizer_args = ['betas=0.9']", {"optimizer_args", "betas: expected two", "betas=0.9"});
+  expect_refused("optimizer_args = ['betas=0.9,2']", {"optimizer_args", "betas: expected a number", "'2'"});
+  expect_refused("optimizer_args = ['amsgrad=True']", {"optimizer_args", "amsgrad=false alone", "amsgrad=True"});
+  expect_refused("optimizer_args = ['d_coef=2']", {"optimizer_args", "adamw has no such argument", "d_coef=2"});
+  expect_refused("optimizer_type = 'Prodigy'\noptimizer_args = ['d_coef=2,3']", {"d_coef: expected one value"});
+  expect_refused("optimizer_type = 'torch.optim.Adam'\noptimizer_args = ['weight_decay=0.1']",
+                 {"optimizer_args", "joins the gradients", "weight_decay=0.1"});
   expect_refused("lr_scheduler = 'rex'", {"lr_scheduler", "cosine-with-restarts", "rex"});
   expect_refused("save_model_as = 'ckpt'", {"save_model_as", "safetensors", "ckpt"});
   expect_refused("mixed_precision = 'fp8'", {"mixed_precision", "bf16", "fp8"});
@@ -235,11 +245,32 @@ constexpr KohyaRow kKohyaRows[] = {
     {"optimizer_type = 'AdamWScheduleFree'\nlr_scheduler = 'cosine'", "lr_scheduler",
      "idle: a schedule-free optimizer has no schedule"},
     {"optimizer_type = 'PagedLion8bit'", "optimizer_type", "honoured: optimizer = \"lion8bit\""},
-    {"optimizer_type = 'Lion'\noptimizer_args = ['betas=(0.9, 0.99)']", "optimizer_args", "honoured: "},
-    {"optimizer_type = 'Prodigy'\noptimizer_args = ['weight_decay=0.5', 'safeguard_warmup=True']", "optimizer_args",
-     "honoured: weight_decay = 0.5"},
-    {"optimizer_type = 'Prodigy'\noptimizer_args = ['use_bias_correction=False']", "optimizer_args",
-     "refused: Wick has no such argument of prodigy: use_bias_correction=False"},
+    {"optimizer_type = 'PagedAdamW'", "optimizer_type", "honoured: optimizer = \"adamw\""},
+    {"optimizer_type = 'RAdamScheduleFree'\nlr_warmup_steps = 9", "lr_warmup_steps",
+     "idle: a schedule-free optimizer has no schedule"},
+    {"optimizer_type = 'RAdamScheduleFree'\noptimizer_args = ['r=1', 'silent_sgd_phase=True']", "optimizer_args",
+     "honoured: schedule_free_r = 1.0"},
+    {"optimizer_type = 'bitsandbytes.optim.AdamW8bit'", "optimizer_type", "honoured: optimizer = \"adamw8bit\""},
+    {"optimizer_type = 'prodigyopt.Prodigy'", "optimizer_type", "honoured: optimizer = \"prodigy\""},
+    {"optimizer_type = 'Lion'\noptimizer_args = ['betas=(0.9, 0.99)']", "optimizer_args",
+     "honoured: betas = [0.9, 0.99]"},
+    {"optimizer_type = 'Prodigy'\noptimizer_args = ['weight_decay=0.5', 'safeguard_warmup=True', 'd_coef=2', "
+     "'d0=1e-5', "
+     "'betas=0.9,0.99', 'beta3=None']",
+     "optimizer_args",
+     "honoured: weight_decay = 0.5, prodigy_safeguard_warmup = true, prodigy_d_coef = 2.0, prodigy_d0 = 1e-05, "
+     "betas = [0.9, 0.99]"},
+    {"optimizer_type = 'Prodigy'\noptimizer_args = ['use_bias_correction=True']", "optimizer_args",
+     "honoured: prodigy_use_bias_correction = true"},
+    {"optimizer_type = 'AdaFactor'", "learning_rate", ""},
+    {"optimizer_type = 'AdaFactor'\nlearning_rate = 1e-4", "learning_rate",
+     "idle: Adafactor with relative_step has rates of its own"},
+    {"optimizer_type = 'AdaFactor'\nlr_scheduler = 'cosine'", "lr_scheduler",
+     "idle: Adafactor with relative_step has rates of its own"},
+    {"optimizer_type = 'AdaFactor'\noptimizer_args = ['warmup_init=True']", "optimizer_args",
+     "honoured: adafactor_warmup_init = true"},
+    {"optimizer_type = 'AdaFactor'\noptimizer_args = ['relative_step=False', 'clip_threshold=2']", "optimizer_args",
+     "honoured: adafactor_relative_step = false, adafactor_clip_threshold = 2.0"},
     {"caption_extention = '.cap'", "caption_extention", "honoured: caption_extension = \".cap\""},
     {"vae = ''", "vae", "empty: says nothing"}};
 
@@ -249,6 +280,34 @@ TEST_F(KohyaTest, EachKeyIsToldOf) {
     write_plain(file_, kLeast + row.option + "\n");
     EXPECT_EQ(told(explain_kohya(file_), row.key), row.told);
   }
+}
+
+// Where the file says nothing, the constructor's own numbers count, and not Wick's.
+TEST_F(KohyaTest, OptimizersHaveTheirConstructorsDefaults) {
+  const TrainConfig prodigy = config("optimizer_type = 'Prodigy'\nlearning_rate = 1\nnetwork_train_unet_only = true");
+  EXPECT_EQ(prodigy.betas, (std::vector<double>{0.9, 0.999}));
+  EXPECT_FALSE(prodigy.prodigy_use_bias_correction || prodigy.prodigy_safeguard_warmup);
+  EXPECT_TRUE(prodigy.prodigy_decouple);
+  EXPECT_EQ(prodigy.weight_decay, 0);
+  const TrainConfig third = config("optimizer_type = 'Prodigy'\noptimizer_args = ['beta3=0.9', 'betas=0.8,0.99']");
+  EXPECT_EQ(third.betas, (std::vector<double>{0.8, 0.99, 0.9}));
+  const TrainConfig adafactor = config("optimizer_type = 'Adafactor'\nlr_warmup_steps = 10\nlr_scheduler = 'linear'");
+  EXPECT_TRUE(adafactor.adafactor_relative_step && adafactor.adafactor_scale_parameter);
+  EXPECT_EQ(adafactor.lr.value, 0) << "which resolve() fills in";
+  EXPECT_EQ(adafactor.lr_schedule, LrSchedule::constant);
+  EXPECT_EQ(adafactor.warmup.value, 0);
+  const TrainConfig scaled = config("optimizer_type = 'Adafactor'\noptimizer_args = ['relative_step=False']");
+  EXPECT_TRUE(scaled.adafactor_scale_parameter && !scaled.adafactor_relative_step);
+  EXPECT_EQ(scaled.lr.value, 2e-6);
+  for (const auto& [name, decay] : {std::pair("AdamW", 0.01),
+                                    {"PagedAdamW8bit", 0.01},
+                                    {"Lion", 0.0},
+                                    {"torch.optim.Adam", 0.0},
+                                    {"RAdamScheduleFree", 0.0},
+                                    {"bitsandbytes.optim.AdamW", 0.01}})
+    EXPECT_EQ(config(fmt::format("optimizer_type = '{}'", name)).weight_decay, decay) << name;
+  EXPECT_EQ(config("optimizer_type = 'AdamWScheduleFree'\nlr_warmup_steps = 9").warmup.value, 0);
+  EXPECT_EQ(config("optimizer_type = 'AdamWScheduleFree'\noptimizer_args = ['warmup_steps=7']").warmup.value, 7);
 }
 
 // What the GUI saves, and what it hands to the scripts for it.

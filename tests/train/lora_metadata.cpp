@@ -162,6 +162,12 @@ TEST_F(LoraMetadata, OptimizersAreNamedAsInKohyas) {
   EXPECT_EQ(
       named(OptimizerKind::prodigy),
       "prodigyopt.prodigy.Prodigy(weight_decay=0.01,betas=(0.9, 0.99),use_bias_correction=True,safeguard_warmup=True)");
+  EXPECT_EQ(named(OptimizerKind::adafactor),
+            "transformers.optimization.Adafactor(weight_decay=0.01,relative_step=False,scale_parameter=False,"
+            "warmup_init=False)");
+  config_.betas = {0.8, 0.95}, config_.eps = {1e-6}, config_.schedule_free_r = 1;
+  EXPECT_EQ(named(OptimizerKind::radam_schedule_free),
+            "schedulefree.radam_schedulefree.RAdamScheduleFree(weight_decay=0.01,betas=(0.8, 0.95),eps=1e-06,r=1)");
 }
 
 TEST_F(LoraMetadata, FlowsTellHowTimesWereDrawn) {

@@ -62,9 +62,30 @@ constexpr SettingRow kSettingRows[] = {
     {"", "unet.weight_dtype", "honoured: "},
     {R"(, "optimizer": {"optimizer": "ADAMW_8BIT", "beta1": 0.9})", "optimizer.optimizer",
      "honoured: optimizer = \"adamw8bit\""},
-    {R"(, "optimizer": {"optimizer": "ADAMW", "beta1": 0.8})", "optimizer.beta1",
-     "refused: expected 0.9, which Wick's adamw has, found \"0.8\""},
-    {R"(, "optimizer": {"optimizer": "ADAMW", "fused": true})", "optimizer.fused", "idle: changes nothing of Wick's"},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "beta1": 0.8})", "optimizer.beta1", "honoured: betas = [0.8, 0.999]"},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "fused": true})", "optimizer.fused", "honoured: "},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "d_coef": 2.0, "block_wise": false})", "optimizer.d_coef",
+     "idle: OneTrainer does not read it of ADAMW"},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "eps": 1e-06})", "optimizer.eps", "honoured: eps = 1e-06"},
+    {R"(, "optimizer": {"optimizer": "ADAMW", "fused_back_pass": false})", "optimizer.fused_back_pass",
+     "idle: changes nothing of Wick's"},
+    {R"(, "optimizer": {"optimizer": "ADAFACTOR", "eps": 1e-30, "eps2": 0.01})", "optimizer.eps2",
+     "honoured: eps = [1e-30, 0.01]"},
+    {R"(, "optimizer": {"optimizer": "ADAFACTOR", "beta1": 0.9})", "optimizer.beta1",
+     "refused: Wick's adafactor has beta1=none alone, found beta1=0.9"},
+    {R"(, "optimizer": {"optimizer": "ADAFACTOR", "relative_step": true})", "optimizer.relative_step",
+     "refused: OneTrainer gives Adafactor a rate, which it refuses beside relative steps; expected false"},
+    {R"(, "optimizer": {"optimizer": "PRODIGY", "slice_p": 11})", "optimizer.slice_p",
+     "honoured: prodigy_slice_p = 11"},
+    {R"(, "optimizer": {"optimizer": "PRODIGY", "growth_rate": "inf"})", "optimizer.growth_rate",
+     "honoured: prodigy_growth_rate = 0.0"},
+    {R"(, "optimizer": {"optimizer": "PRODIGY", "beta3": 0.9})", "optimizer.beta3",
+     "honoured: betas = [0.9, 0.999, 0.9]"},
+    {R"(, "optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW", "r": 1.0})", "optimizer.r",
+     "honoured: schedule_free_r = 1.0"},
+    {R"(, "optimizer": {"optimizer": "CAME"})", "optimizer.optimizer",
+     "refused: expected ADAM, ADAMW, ADAM_8BIT, ADAMW_8BIT, LION, LION_8BIT, ADAFACTOR, PRODIGY or "
+     "SCHEDULE_FREE_ADAMW, found \"CAME\""},
     {R"(, "loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 7.0)", "loss_weight_strength",
      "honoured: min_snr_gamma = 7.0"},
     {R"(, "learning_rate_scheduler": "REX")", "learning_rate_scheduler",
@@ -82,6 +103,26 @@ TEST_F(OneTrainerTest, EachKeyIsToldOf) {
     SCOPED_TRACE(row.more);
     EXPECT_EQ(told(explain(row.more), row.key), row.told);
   }
+}
+
+// As OPTIMIZER_DEFAULT_PARAMETERS fills the file in, and as create.py has it where the file says nothing.
+TEST_F(OneTrainerTest, ProdigyIsReadAsOneTrainerReadsIt) {
+  const TrainConfig saved = explain(R"(, "optimizer": {"optimizer": "PRODIGY", "beta1": 0.9, "beta2": 0.999,
+      "beta3": null, "eps": 1e-08, "weight_decay": 0.0, "decouple": true, "use_bias_correction": false,
+      "safeguard_warmup": false, "d0": 1e-06, "d_coef": 1.0, "growth_rate": "inf", "fsdp_in_use": false,
+      "slice_p": 11, "relative_step": false, "clip_threshold": null})")
+                                .config;
+  EXPECT_EQ(saved.optimizer, OptimizerKind::prodigy);
+  EXPECT_EQ(saved.betas, (std::vector<double>{0.9, 0.999}));
+  EXPECT_EQ(saved.prodigy_slice_p, 11);
+  EXPECT_TRUE(saved.prodigy_decouple);
+  EXPECT_FALSE(saved.prodigy_use_bias_correction || saved.prodigy_safeguard_warmup);
+  EXPECT_EQ(saved.weight_decay, 0);
+  const TrainConfig bare = explain(R"(, "optimizer": {"optimizer": "PRODIGY"})").config;
+  EXPECT_FALSE(bare.prodigy_decouple) << "a switch that is left out is off";
+  EXPECT_EQ(bare.prodigy_slice_p, 1);
+  EXPECT_EQ(explain(R"(, "optimizer": {"optimizer": "LION_8BIT"})").config.betas, (std::vector<double>{0.9, 0.999}));
+  EXPECT_FALSE(explain(R"(, "optimizer": {"optimizer": "ADAFACTOR"})").config.adafactor_scale_parameter);
 }
 
 TEST_F(OneTrainerTest, ConceptsAreFolders) {

@@ -1,13 +1,14 @@
 """Fifty steps of each optimizer by the program that published it, on made-up gradients.
 
     python tools/golden/optimizers.py                                writes tests/golden/optimizers/
+    python tools/golden/optimizers.py cpu NAME ...                   those of these names alone
     WICK_GOLDEN_OUT=/tmp/g python tools/golden/optimizers.py cuda    the same on a GPU, for
     WICK_TEST_OPTIMIZERS=/tmp/g/optimizers test_train --gtest_filter='*GoldenOptimizer*'
 
 The gradient of step t, from 0, is `base + 0.5 * roll(noise, 17 t)` over the flattened tensor, and the norm over all
-tensors is clipped. Files of NAME.out: the tensors after all steps, `d` of prodigy after each, `x.TENSOR` of schedule-free
-(the tensors are y), and of the 8-bit optimizers `m.TENSOR`, `m_absmax.TENSOR`, `v.TENSOR`, `v_absmax.TENSOR`, and those
-and the tensor before the last step, as `before.m.TENSOR`: over many steps a code that rounding decides leads elsewhere.
+tensors is clipped. Files of NAME.out: the tensors after all steps, `d` of prodigy after each, `x.TENSOR` of
+schedule-free and radam-schedule-free (the tensors are y), and of the 8-bit optimizers `m.TENSOR`, `m_absmax.TENSOR`,
+`v.TENSOR`, `v_absmax.TENSOR`, and those and the tensor before the last step, as `before.m.TENSOR`: over many steps a code that rounding decides leads elsewhere.
 bitsandbytes' CPU kernel lets parameters decay before the update, and its GPU kernel after it, which is what Wick does: on
 the CPU AdamW8bit has no decay here. That kernel also looks codes up by 16 bits of a number, where the GPU's finds the
 nearest. `map.m` and `map.v` are the maps.
@@ -19,7 +20,7 @@ import torch
 from bitsandbytes.optim import AdamW8bit, Lion8bit
 from lion_pytorch import Lion
 from prodigyopt import Prodigy
-from schedulefree import AdamWScheduleFree
+from schedulefree import AdamWScheduleFree, RAdamScheduleFree
 from transformers.optimization import Adafactor
 
 from golden import ROOT, randn, save
@@ -39,6 +40,28 @@ OPTIMIZERS = {
     "prodigy": (SHAPES, lambda p: Prodigy(p, weight_decay=0.1, betas=(0.9, 0.99), use_bias_correction=True,
                                           safeguard_warmup=True)),
     "schedule-free": (SHAPES, lambda p: AdamWScheduleFree(p, lr=1e-2, weight_decay=0.1, warmup_steps=WARMUP)),
+    "radam-schedule-free": (SHAPES, lambda p: RAdamScheduleFree(p, lr=1e-2, weight_decay=0.1)),
+}
+# The same with other arguments: files of NAME.ROW.out.
+ARGUMENTS = {
+    "adamw.betas": (SHAPES, lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-3)),
+    "adamw8bit.betas": (SHAPES | LARGE, lambda p: AdamW8bit(p, lr=1e-2, weight_decay=0 if DEVICE == "cpu" else 0.1,
+                                                            betas=(0.8, 0.95), eps=1e-3)),
+    "lion.betas": (SHAPES, lambda p: Lion(p, lr=1e-3, weight_decay=0.1, betas=(0.95, 0.8))),
+    "lion8bit.betas": (SHAPES | LARGE, lambda p: Lion8bit(p, lr=1e-3, weight_decay=0.1, betas=(0.95, 0.8))),
+    "adafactor.relative": (SHAPES, lambda p: Adafactor(p, weight_decay=0.1)),
+    "adafactor.warmup": (SHAPES, lambda p: Adafactor(p, weight_decay=0.1, warmup_init=True, eps=(1e-2, 0.5),
+                                                     clip_threshold=0.7, decay_rate=-0.6)),
+    "adafactor.scaled": (SHAPES, lambda p: Adafactor(p, lr=1e-2, weight_decay=0.1, relative_step=False)),
+    "prodigy.plain": (SHAPES, lambda p: Prodigy(p, lr=0.1, weight_decay=0.1, growth_rate=1.1)),
+    "prodigy.coupled": (SHAPES, lambda p: Prodigy(p, weight_decay=0.1, decouple=False, betas=(0.8, 0.95), beta3=0.9,
+                                                  eps=1e-3, use_bias_correction=True, d0=1e-5, d_coef=0.5, slice_p=3)),
+    "prodigy.growth": (SHAPES, lambda p: Prodigy(p, weight_decay=0.1, growth_rate=1.2, safeguard_warmup=True)),
+    "schedule-free.weights": (SHAPES, lambda p: AdamWScheduleFree(p, lr=1e-2, weight_decay=0.1, warmup_steps=WARMUP,
+                                                                  betas=(0.95, 0.98), eps=1e-3, r=1.5,
+                                                                  weight_lr_power=1)),
+    "radam-schedule-free.weights": (SHAPES, lambda p: RAdamScheduleFree(p, lr=1e-2, weight_decay=0.1, betas=(0.95, 0.98),
+                                                                        eps=1e-3, r=1, weight_lr_power=0)),
 }
 
 
@@ -94,7 +117,9 @@ def main():
     x = inputs()
     save(ROOT / "optimizers" / "in.safetensors", x,
          {"steps": str(STEPS), "max_grad_norm": str(MAX_NORM), "warmup": str(WARMUP), "device": DEVICE})
-    for name, (shapes, make) in OPTIMIZERS.items():
+    for name, (shapes, make) in (OPTIMIZERS | ARGUMENTS).items():
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
         save(ROOT / "optimizers" / f"{name}.out.safetensors", train(x, shapes, make))
 
 

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -196,23 +197,52 @@ enum class OptimizerKind : uint8_t {
   lion,
   // m as codes, its magnitudes. As bitsandbytes.optim.Lion8bit.
   lion8bit,
-  // Shazeer & Stern, 2018, as Adafactor of transformers computes it with relative_step, scale_parameter and
-  // warmup_init False: a rate from outside, second moments alone, an update whose root mean square is at most 1. Of a
-  // parameter [..., M, N]: row means [..., M], column means [..., N]; of a vector: v.
+  // Shazeer & Stern, 2018, as Adafactor of transformers computes it without beta1: second moments alone. The rate comes
+  // from outside; AdafactorRule has the rest. Of a parameter [..., M, N]: row means [..., M], column means [..., N]; of
+  // a vector: v.
   adafactor,
-  // m, v, s, and the parameter's first value. Mishchenko & Defazio, 2023, as prodigyopt computes it with
-  // use_bias_correction and safeguard_warmup.
+  // m, v, s, and the parameter's first value. Mishchenko & Defazio, 2023, as prodigyopt computes it (ProdigyRule).
   prodigy,
   // v, and z, which begins at the parameter's value. Defazio et al., 2024, AdamWScheduleFree of schedulefree: the
   // parameter is y, where gradients are taken; the average that is the result is x = y + (1 - 1 / beta1) (z - y).
   schedule_free,
+  // The same states. RAdamScheduleFree of schedulefree with silent_sgd_phase: the rate is multiplied by the
+  // rectification of RAdam (Liu et al., 2020), which is 0 in the first steps.
+  radam_schedule_free,
 };
+constexpr bool is_schedule_free(OptimizerKind kind) {
+  return kind == OptimizerKind::schedule_free || kind == OptimizerKind::radam_schedule_free;
+}
 inline constexpr int64_t kFewestFor8Bit = 4096, k8BitBlock = 256;
 
+// Arguments of transformers' Adafactor. The defaults are those of scale_parameter False.
+struct AdafactorRule {
+  double eps = 1e-30;            // is added to each squared gradient
+  double scale_eps = 1e-3;       // the least scale of scale_parameter
+  double clip_threshold = 1;     // the most that the root mean square of an update may be
+  double decay_rate = -0.8;      // of step t: second moments keep 1 - t^decay_rate
+  bool scale_parameter = false;  // multiplies the rate by the root mean square of the parameter before the step
+};
+// Arguments of prodigyopt's Prodigy.
+struct ProdigyRule {
+  float d0 = 1e-6f;                                            // the first estimate
+  float d_coef = 1;                                            // multiplies each new estimate
+  float growth_rate = std::numeric_limits<float>::infinity();  // the most by which the estimate grows in a step
+  float beta3 = -1;                                            // of the estimate's sums; below 0: sqrt(beta2)
+  bool use_bias_correction = true, safeguard_warmup = true, decouple = true;
+  int64_t slice_p = 1;  // the estimate reads each slice_p-th element of a parameter in row-major order, from the first
+};
+// Arguments of schedulefree's optimizers: step k, from 1, has the weight k^r * (largest rate so far)^weight_lr_power.
+struct ScheduleFreeRule {
+  double r = 0, weight_lr_power = 2;
+};
 struct OptimizerRule {
   OptimizerKind kind = OptimizerKind::adamw;
-  // Adafactor has no betas, and constants of its own in place of eps; Lion has no eps.
+  // Adafactor has no betas, and AdafactorRule's in place of eps; Lion has no eps.
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  AdafactorRule adafactor = {};
+  ProdigyRule prodigy = {};
+  ScheduleFreeRule schedule_free = {};
 };
 // One tensor of an optimizer step; all are contiguous. Parameter, gradient and average are f32.
 struct OptimizerSlot {
@@ -235,7 +265,7 @@ struct OptimizerStep {
   bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
 // The numbers that change from step to step lie beside the parameters, in a View of f32, so that a captured step can be
-// replayed: kStepScalars of them, and behind those the rule's own, scalars_of(kind) together. The caller writes the
+// replayed: kStepScalars of them, and behind those the rule's own, scalars_of(rule) together. The caller writes the
 // first two and initialises the rest; sum_of_squares() and optimizer_step() update them.
 enum StepScalar : int {
   kLr,            // learning rate
@@ -250,23 +280,27 @@ enum StepScalar : int {
 };
 // Prodigy's. Steps without a learning rate, or before the first gradient that is not zero, change nothing.
 enum ProdigyScalar : int {
-  kProdigyD = kStepScalars,  // the largest estimate so far of the distance to the solution; begins at kProdigyFirstD
+  kProdigyD = kStepScalars,  // the largest estimate so far of the distance to the solution; begins at d0
   kProdigyNumerator,         // of the estimate
   kProdigyUpdates,           // for the bias correction
-  kProdigyScalars
+  kProdigyScalars,
+  // With a finite growth_rate alone: the largest estimate, which kProdigyD then follows; begins at d0.
+  kProdigyLargestD = kProdigyScalars
 };
-inline constexpr float kProdigyFirstD = 1e-6f;
-// Schedule-free AdamW's. The sum is of squared rates: as one f32 it would lose its terms in long runs.
+// Schedule-free's. The sum is of the steps' weights: as one f32 it would lose its terms in long runs.
 enum ScheduleFreeScalar : int {
   kWeightSum = kStepScalars,
   kWeightSumRest,  // what rounding took from kWeightSum
   kLargestLr,
   kScheduleFreeScalars
 };
-constexpr int scalars_of(OptimizerKind kind) {
-  return kind == OptimizerKind::prodigy         ? int(kProdigyScalars)
-         : kind == OptimizerKind::schedule_free ? int(kScheduleFreeScalars)
-                                                : int(kStepScalars);
+constexpr bool limits_growth(const OptimizerRule& rule) {
+  return rule.kind == OptimizerKind::prodigy && rule.prodigy.growth_rate < std::numeric_limits<float>::infinity();
+}
+constexpr int scalars_of(const OptimizerRule& rule) {
+  return rule.kind == OptimizerKind::prodigy ? int(kProdigyScalars) + int(limits_growth(rule))
+         : is_schedule_free(rule.kind)       ? int(kScheduleFreeScalars)
+                                             : int(kStepScalars);
 }
 
 // A sequence of calls that was recorded once: the same kernels on the same addresses.

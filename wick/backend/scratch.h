@@ -83,9 +83,9 @@ struct AdafactorTiles {
   int64_t tiles() const { return matrices * row_tiles * col_tiles; }
   int64_t row_sums() const { return matrices * rows * col_tiles; }
   int64_t column_sums() const { return matrices * cols * row_tiles; }
-  // f32 of scratch: those sums, of each matrix the mean of its row means, of each tile the squares of the update, and
-  // the update's root mean square.
-  int64_t scratch() const { return row_sums() + column_sums() + matrices + tiles() + 1; }
+  // f32 of scratch: those sums, of each matrix the mean of its row means, of each tile the squares of the update and of
+  // the parameter, and the root mean squares of both.
+  int64_t scratch() const { return row_sums() + column_sums() + matrices + 2 * tiles() + 2; }
 };
 
 // Calls f(first, last, f32 of scratch) for parameters that go together, so that the scratch is small beside them.

@@ -112,7 +112,7 @@ void set_words(std::vector<T>& list, const OptionTraits& traits, const std::vect
   if constexpr (std::is_same_v<T, std::string>) {
     list = words;
   } else {
-    check_usage(!words.empty(), "{}: expected at least one number, found none", where);
+    check_usage(!words.empty() || std::is_same_v<T, double>, "{}: expected at least one number, found none", where);
     list.clear();
     for (const std::string& word : words) set_value(list.emplace_back(), traits, word, where);
   }
@@ -160,8 +160,12 @@ std::string toml_value(const std::vector<std::string>& list) {
   for (const std::string& item : list) quoted.push_back(toml_value(item));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
-std::string toml_value(const std::vector<int64_t>& list) {
-  return list.size() == 1 ? toml_value(list.front()) : fmt::format("[{}]", fmt::join(list, ", "));
+template <class T>
+requires std::is_same_v<T, int64_t> || std::is_same_v<T, double> std::string toml_value(const std::vector<T>& list) {
+  if (list.size() == 1) return toml_value(list.front());
+  std::vector<std::string> items;
+  for (const T item : list) items.push_back(toml_value(item));
+  return fmt::format("[{}]", fmt::join(items, ", "));
 }
 template <class T>
 requires std::is_enum_v<T> std::string toml_value(T value) {
@@ -292,10 +296,11 @@ std::vector<TrainOption> listed_options() {
       {.min = 1, .max = 65536, .item = kAutoOrInteger});
   add("accumulate", Subject::steps, &C::accumulate, "Batches a step", {.min = 1, .max = 65536});
   add("optimizer", Subject::optimizer, &C::optimizer,
-      "Rule of the updates; schedule-free saves and validates its averages, and prodigy finds the rate itself");
+      "Rule of the updates; schedule-free and radam-schedule-free save and validate their averages, and prodigy finds "
+      "the rate itself");
   add("lr", Subject::optimizer, &C::lr,
       "Learning rate, and others of modules named as by --targets: 1e-4 'text_encoder*=5e-5'; unless given 3e-05 with "
-      "lion and lion8bit, and with prodigy 1, a factor of what it finds [0.0001]",
+      "lion and lion8bit, with prodigy 1, a factor of what it finds, and with --adafactor-relative-step 0.01 [0.0001]",
       {.max = 1e38, .above_min = true, .fixed = false, .item = kNumbers});
   add("lr_schedule", Subject::optimizer, &C::lr_schedule, "How the learning rate falls after its warm-up");
   add("lr_scheduler_num_cycles", Subject::optimizer, &C::lr_scheduler_num_cycles,
@@ -305,6 +310,41 @@ std::vector<TrainOption> listed_options() {
   add("warmup", Subject::optimizer, &C::warmup,
       "Steps in which the learning rate climbs to --lr, or below 1 their share of all", {.item = kStepsOrShare});
   add("weight_decay", Subject::optimizer, &C::weight_decay, "Weight decay, beside the gradients", {.max = 1e38});
+  add("betas", Subject::optimizer, &C::betas,
+      "Betas of the optimizer, where it has them: 0.9 0.999; a third one is prodigy's beta3 [as the optimizer has "
+      "them]",
+      {.max = 0.9999999, .item = "NUMBER ..."});
+  add("eps", Subject::optimizer, &C::eps,
+      "Epsilon beside the root of second moments; of adafactor the one beside squared gradients, and the least scale "
+      "of a parameter [1e-08; with adafactor 1e-30 0.001]",
+      {.max = 1, .above_min = true, .item = "NUMBER ..."});
+  add("prodigy_d_coef", Subject::optimizer, &C::prodigy_d_coef, "Prodigy: times each new estimate of the rate",
+      {.max = 1e6, .above_min = true});
+  add("prodigy_d0", Subject::optimizer, &C::prodigy_d0, "Prodigy: the first estimate", {.max = 1, .above_min = true});
+  add("prodigy_growth_rate", Subject::optimizer, &C::prodigy_growth_rate,
+      "Prodigy: the most by which the estimate grows in a step, as 1.02; 0: no limit", {.max = 1e30});
+  add("prodigy_safeguard_warmup", Subject::optimizer, &C::prodigy_safeguard_warmup,
+      "Prodigy: the estimate's denominator leaves --lr out, for warm-ups");
+  add("prodigy_use_bias_correction", Subject::optimizer, &C::prodigy_use_bias_correction,
+      "Prodigy: Adam's correction of the first steps");
+  add("prodigy_decouple", Subject::optimizer, &C::prodigy_decouple,
+      "Prodigy: weight decay beside the gradients; false: in them");
+  add("prodigy_slice_p", Subject::optimizer, &C::prodigy_slice_p,
+      "Prodigy: the estimate reads each so many-th element of a parameter", {.min = 1});
+  add("schedule_free_r", Subject::optimizer, &C::schedule_free_r, "Schedule-free: step k weighs k^r in the average",
+      {.max = 100});
+  add("schedule_free_weight_lr_power", Subject::optimizer, &C::schedule_free_weight_lr_power,
+      "Schedule-free: and this power of the largest rate so far", {.max = 100});
+  add("adafactor_scale_parameter", Subject::optimizer, &C::adafactor_scale_parameter,
+      "Adafactor: times the rate, the root mean square of each parameter");
+  add("adafactor_relative_step", Subject::optimizer, &C::adafactor_relative_step,
+      "Adafactor: in step t the rate is 1 / sqrt(t), and at most --lr");
+  add("adafactor_warmup_init", Subject::optimizer, &C::adafactor_warmup_init,
+      "With --adafactor-relative-step: and at most t / 1e6");
+  add("adafactor_clip_threshold", Subject::optimizer, &C::adafactor_clip_threshold,
+      "Adafactor: the most that an update's root mean square may be", {.max = 1e30, .above_min = true});
+  add("adafactor_decay_rate", Subject::optimizer, &C::adafactor_decay_rate,
+      "Adafactor: in step t second moments keep 1 - t^(this)", {.min = -10, .max = 0});
   add("max_grad_norm", Subject::optimizer, &C::max_grad_norm, "Clips the norm of all gradients; 0: does not");
   add("ema", Subject::optimizer, &C::ema, "Saves an average of the weights that decays so, as 0.999; 0: does not",
       {.max = 0.999999});
@@ -541,10 +581,12 @@ std::string_view TrainOption::type() const {
 }
 
 bool TrainOption::is_by_pattern() const { return traits.item == kNumbers || traits.item == kIntegers; }
-bool TrainOption::is_switch() const { return std::holds_alternative<bool TrainConfig::*>(member); }
+bool TrainOption::is_bool() const { return std::holds_alternative<bool TrainConfig::*>(member); }
+bool TrainOption::is_switch() const { return is_bool() && toml(TrainConfig()) == "false"; }
 bool TrainOption::is_list() const {
   return std::holds_alternative<std::vector<std::string> TrainConfig::*>(member) ||
-         std::holds_alternative<std::vector<int64_t> TrainConfig::*>(member);
+         std::holds_alternative<std::vector<int64_t> TrainConfig::*>(member) ||
+         std::holds_alternative<std::vector<double> TrainConfig::*>(member);
 }
 
 std::string TrainOption::toml(const TrainConfig& config) const {
@@ -660,6 +702,67 @@ void resolve_lora(TrainConfig& config) {
     check_usage(value == 0, "{}: is for --adapter lora; expected 0 with {}, found {}", flag, kind, value);
 }
 
+// Settings that some optimizers alone have begin so.
+struct OptimizerPrefix {
+  std::string_view prefix, expected;
+  bool (*is_of)(OptimizerKind);
+};
+constexpr OptimizerPrefix kOptimizerPrefixes[] = {
+    {"prodigy_", "prodigy", [](OptimizerKind kind) { return kind == OptimizerKind::prodigy; }},
+    {"schedule_free_", "schedule-free or radam-schedule-free", is_schedule_free},
+    {"adafactor_", "adafactor", [](OptimizerKind kind) { return kind == OptimizerKind::adafactor; }}};
+
+void check_optimizer_arguments(const TrainConfig& config) {
+  static const TrainConfig defaults;
+  const OptimizerKind kind = config.optimizer;
+  const std::string_view name = name_of(kind);
+  for (const TrainOption& option : train_options())
+    for (const OptimizerPrefix& row : kOptimizerPrefixes)
+      check_usage(
+          !option.key.starts_with(row.prefix) || row.is_of(kind) || option.toml(config) == option.toml(defaults),
+          "{}: expected --optimizer {} with it, found {}", option.flag(), row.expected, name);
+  const bool is_prodigy = kind == OptimizerKind::prodigy, is_adafactor = kind == OptimizerKind::adafactor;
+  const bool is_lion = kind == OptimizerKind::lion || kind == OptimizerKind::lion8bit;
+  const size_t betas = config.betas.size(), eps = config.eps.size();
+  check_usage(betas == 0 || !is_adafactor, "--betas: --optimizer adafactor has none; expected none, found {}", betas);
+  check_usage(betas == 0 || betas == 2 || (is_prodigy && betas == 3), "--betas: --optimizer {} has {}; found {}", name,
+              is_prodigy ? "two or three" : "two", betas);
+  check_usage(eps == 0 || !is_lion, "--eps: --optimizer {} has none; expected none, found {}", name, eps);
+  check_usage(eps <= (is_adafactor ? 2 : 1), "--eps: --optimizer {} has {}; found {}", name,
+              is_adafactor ? "one or two" : "one", eps);
+  check_usage(config.prodigy_growth_rate == 0 || config.prodigy_growth_rate >= 1,
+              "--prodigy-growth-rate: expected 0, or a number of at least 1, found {}", config.prodigy_growth_rate);
+  check_usage(!is_schedule_free(kind) || betas == 0 || config.betas[0] > 0,
+              "--betas: --optimizer {} averages by the first one; expected a number above 0, found 0", name);
+  // Below, RAdam's average is never of more than four gradients.
+  check_usage(kind != OptimizerKind::radam_schedule_free || betas == 0 || config.betas[1] > 0.6,
+              "--betas: --optimizer {} never moves at a second one of 0.6 or less; found {}", name,
+              betas == 0 ? 0 : config.betas[1]);
+}
+
+// Optimizers that have a rate of their own take no schedule.
+void check_optimizer_rate(const TrainConfig& config) {
+  const std::string_view name = name_of(config.optimizer);
+  check_usage(config.optimizer != OptimizerKind::prodigy || (config.lr.others.empty() && config.lora_plus == 1),
+              "--optimizer prodigy: finds one rate for all; expected --lr without patterns and no --lora-plus");
+  check_usage(!config.adafactor_warmup_init || config.adafactor_relative_step,
+              "--adafactor-warmup-init: expected --adafactor-relative-step with it");
+  if (config.adafactor_relative_step)
+    check_usage(config.lr_schedule == LrSchedule::constant && config.warmup.value == 0,
+                "--adafactor-relative-step: stands for a schedule; expected --lr-schedule constant and no --warmup, "
+                "found {} and {}",
+                name_of(config.lr_schedule), config.warmup.value);
+  if (!is_schedule_free(config.optimizer)) return;
+  check_usage(config.lr_schedule == LrSchedule::constant,
+              "--lr-schedule: --optimizer {} stands for a schedule; expected constant, found {}", name,
+              name_of(config.lr_schedule));
+  check_usage(config.ema == 0, "--ema: --optimizer {} averages the weights itself; expected 0, found {}", name,
+              config.ema);
+  check_usage(config.scale_weight_norms == 0,
+              "--scale-weight-norms: --optimizer {} averages the weights that this would change; expected 0, found {}",
+              name, config.scale_weight_norms);
+}
+
 }  // namespace
 
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
@@ -675,15 +778,9 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;
   if (config.state_every_minutes < 0) config.state_every_minutes = config.train == TrainMode::full ? 0 : 10;
   resolve_lora(config);
-  if (config.lr.value == 0) config.lr.value = default_lr(config.optimizer);
-  check_usage(config.optimizer != OptimizerKind::prodigy || (config.lr.others.empty() && config.lora_plus == 1),
-              "--optimizer prodigy: finds one rate for all; expected --lr without patterns and no --lora-plus");
-  const bool is_schedule_free = config.optimizer == OptimizerKind::schedule_free;
-  check_usage(!is_schedule_free || config.lr_schedule == LrSchedule::constant,
-              "--lr-schedule: --optimizer schedule-free stands for a schedule; expected constant, found {}",
-              name_of(config.lr_schedule));
-  check_usage(!is_schedule_free || config.ema == 0,
-              "--ema: --optimizer schedule-free averages the weights itself; expected 0, found {}", config.ema);
+  if (config.lr.value == 0) config.lr.value = default_lr(config);
+  check_optimizer_arguments(config);
+  check_optimizer_rate(config);
   const std::string_view mode = name_of(config.train);
   check_usage(config.train == TrainMode::lora || config.targets.empty(),
               "--targets: only a LoRA has targets; --train is {}", mode);
@@ -692,11 +789,6 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
                                     {"--module-dropout", config.module_dropout},
                                     {"--scale-weight-norms", config.scale_weight_norms}})
     check_usage(config.train == TrainMode::lora || value == 0, "{}: there is no LoRA; --train is {}", flag, mode);
-  check_usage(
-      !is_schedule_free || config.scale_weight_norms == 0,
-      "--scale-weight-norms: --optimizer schedule-free averages the weights that this would change; expected 0, "
-      "found {}",
-      config.scale_weight_norms);
   check_usage(config.train == TrainMode::full || !config.from_scratch,
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   if (config.gradient_checkpointing && config.checkpoint_blocks == "0") config.checkpoint_blocks = "all";

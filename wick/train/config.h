@@ -37,7 +37,7 @@ constexpr std::string_view names_of(AdapterKind) { return "lora|dora|loha|lokr";
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine|cosine-with-restarts|polynomial"; }
 constexpr std::string_view names_of(AverageWarmup) { return "updates|power|none"; }
 constexpr std::string_view names_of(OptimizerKind) {
-  return "adamw|adamw8bit|lion|lion8bit|adafactor|prodigy|schedule-free";
+  return "adamw|adamw8bit|lion|lion8bit|adafactor|prodigy|schedule-free|radam-schedule-free";
 }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
 constexpr std::string_view names_of(TrainTurns) { return "all|last"; }
@@ -93,7 +93,16 @@ struct TrainConfig {
   int64_t batch_size = 1;  // 0: what fits
   int64_t accumulate = 1;
   OptimizerKind optimizer = OptimizerKind::adamw;
-  ByPattern<double> lr = 0;  // 0: the optimizer's default_lr()
+  ByPattern<double> lr = 0;  // 0: default_lr()
+  // Arguments of optimizers, as AdafactorRule, ProdigyRule and ScheduleFreeRule of backend.h have them.
+  std::vector<double> betas, eps;  // empty: the optimizer's own
+  double prodigy_d_coef = 1, prodigy_d0 = 1e-6;
+  double prodigy_growth_rate = 0;  // 0: no limit
+  bool prodigy_safeguard_warmup = true, prodigy_use_bias_correction = true, prodigy_decouple = true;
+  int64_t prodigy_slice_p = 1;
+  double schedule_free_r = 0, schedule_free_weight_lr_power = 2;
+  bool adafactor_scale_parameter = false, adafactor_relative_step = false, adafactor_warmup_init = false;
+  double adafactor_clip_threshold = 1, adafactor_decay_rate = -0.8;
   LrSchedule lr_schedule = LrSchedule::constant;
   int64_t lr_scheduler_num_cycles = 1;
   double lr_scheduler_power = 1;
@@ -195,12 +204,12 @@ struct TrainOption {
   using Member =
       std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
                    std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
-                   TrainMode TrainConfig::*, AdapterKind TrainConfig::*, LrSchedule TrainConfig::*,
-                   DType TrainConfig::*, LongDocuments TrainConfig::*, TrainTurns TrainConfig::*,
-                   Quantize TrainConfig::*, TimestepKind TrainConfig::*, PredictionSetting TrainConfig::*,
-                   LossType TrainConfig::*, HuberSchedule TrainConfig::*, WeightingScheme TrainConfig::*,
-                   OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*, StepsOrShare TrainConfig::*,
-                   ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
+                   std::vector<double> TrainConfig::*, TrainMode TrainConfig::*, AdapterKind TrainConfig::*,
+                   LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
+                   TrainTurns TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
+                   PredictionSetting TrainConfig::*, LossType TrainConfig::*, HuberSchedule TrainConfig::*,
+                   WeightingScheme TrainConfig::*, OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*,
+                   StepsOrShare TrainConfig::*, ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
 
   std::string_view key;
   Subject subject;
@@ -212,7 +221,8 @@ struct TrainOption {
   std::string flags() const;                          // with its aliases, "--batch-size,--train-batch-size"
   std::string_view type() const;                      // "INT", "INT ...", "NUMBER", "lora|full|vae", ...
   std::string toml(const TrainConfig& config) const;  // its value as TOML
-  bool is_switch() const;                             // a bool: the flag takes no value
+  bool is_bool() const;
+  bool is_switch() const;  // a bool that is false unless the flag is given, which takes no value
   bool is_list() const;
   bool is_by_pattern() const;  // a number, or several words: a number, and others for patterns
 

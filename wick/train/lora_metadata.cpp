@@ -159,6 +159,43 @@ std::string rate_of(const TrainConfig& c, std::string_view component) {
   return fmt::format("{}", c.lr.at(fmt::format("{}.", component)));
 }
 
+// Behind weight_decay: those that the run names, and those whose defaults here are not the class's.
+std::string optimizer_arguments(const TrainConfig& c, const OptimizerRule& rule) {
+  std::string all;
+  const auto add = [&all](std::string_view name, const std::string& value) {
+    all += fmt::format(",{}={}", name, value);
+  };
+  const auto add_changed = [&add](std::string_view name, double value, double otherwise) {
+    if (value != otherwise) add(name, fmt::format("{}", value));
+  };
+  const bool is_prodigy = c.optimizer == OptimizerKind::prodigy, is_adafactor = c.optimizer == OptimizerKind::adafactor;
+  if (is_adafactor) {
+    add("relative_step", python_bool(c.adafactor_relative_step));
+    add("scale_parameter", python_bool(c.adafactor_scale_parameter));
+    add("warmup_init", python_bool(c.adafactor_warmup_init));
+  }
+  if (is_prodigy || !c.betas.empty()) add("betas", fmt::format("({}, {})", rule.beta1, rule.beta2));
+  if (!c.eps.empty())
+    add("eps", is_adafactor ? fmt::format("({}, {})", rule.adafactor.eps, rule.adafactor.scale_eps)
+                            : fmt::format("{}", c.eps.front()));
+  if (is_prodigy) {
+    add("use_bias_correction", python_bool(c.prodigy_use_bias_correction));
+    add("safeguard_warmup", python_bool(c.prodigy_safeguard_warmup));
+    if (!c.prodigy_decouple) add("decouple", "False");
+    if (c.betas.size() == 3) add("beta3", fmt::format("{}", c.betas[2]));
+  }
+  const TrainConfig otherwise;
+  add_changed("d_coef", c.prodigy_d_coef, otherwise.prodigy_d_coef);
+  add_changed("d0", c.prodigy_d0, otherwise.prodigy_d0);
+  add_changed("growth_rate", c.prodigy_growth_rate, otherwise.prodigy_growth_rate);
+  add_changed("slice_p", double(c.prodigy_slice_p), double(otherwise.prodigy_slice_p));
+  add_changed("r", c.schedule_free_r, otherwise.schedule_free_r);
+  add_changed("weight_lr_power", c.schedule_free_weight_lr_power, otherwise.schedule_free_weight_lr_power);
+  add_changed("clip_threshold", c.adafactor_clip_threshold, otherwise.adafactor_clip_threshold);
+  add_changed("decay_rate", c.adafactor_decay_rate, otherwise.adafactor_decay_rate);
+  return all;
+}
+
 // The class with the module that sd-scripts takes it from, and its arguments.
 std::string optimizer_class(const TrainConfig& c) {
   constexpr std::string_view kClasses[] = {"torch.optim.adamw.AdamW",
@@ -167,14 +204,10 @@ std::string optimizer_class(const TrainConfig& c) {
                                            "bitsandbytes.optim.lion.Lion8bit",
                                            "transformers.optimization.Adafactor",
                                            "prodigyopt.prodigy.Prodigy",
-                                           "schedulefree.adamw_schedulefree.AdamWScheduleFree"};
-  std::string more;
-  if (c.optimizer == OptimizerKind::adafactor) more = ",relative_step=False,scale_parameter=False,warmup_init=False";
-  if (c.optimizer == OptimizerKind::prodigy) {
-    const OptimizerRule rule = OptimizerOptions::of(c).rule;
-    more = fmt::format(",betas=({}, {}),use_bias_correction=True,safeguard_warmup=True", rule.beta1, rule.beta2);
-  }
-  return fmt::format("{}(weight_decay={}{})", kClasses[size_t(c.optimizer)], c.weight_decay, more);
+                                           "schedulefree.adamw_schedulefree.AdamWScheduleFree",
+                                           "schedulefree.radam_schedulefree.RAdamScheduleFree"};
+  return fmt::format("{}(weight_decay={}{})", kClasses[size_t(c.optimizer)], c.weight_decay,
+                     optimizer_arguments(c, OptimizerOptions::of(c).rule));
 }
 
 // As kohya's train_network.py says what the loss was; "None" is Python's.

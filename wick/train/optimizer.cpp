@@ -26,6 +26,7 @@ constexpr Defaults kDefaults[] = {
     {1e-4, 0, 0},          // adafactor
     {1, 0.9f, 0.99f},      // prodigy
     {1e-4, 0.9f, 0.999f},  // schedule-free
+    {1e-4, 0.9f, 0.999f},  // radam-schedule-free
 };
 
 using States = std::vector<Optimizer::State>;
@@ -54,6 +55,7 @@ class NewStates {
       case OptimizerKind::prodigy:
         return zero("m"), zero("v"), zero("s"), value("first"), std::move(all_);
       case OptimizerKind::schedule_free:
+      case OptimizerKind::radam_schedule_free:
         return zero("v"), value("z"), std::move(all_);
     }
     fail("optimizer: unknown rule");
@@ -96,13 +98,44 @@ class NewStates {
 // Whether a copy is written in the pass that updates the parameter; copies with padded rows follow afterwards.
 bool is_dense(const Tensor& copy) { return copy && copy.contiguous(); }
 
-double base_lr(const TrainConfig& config) {
-  return config.lr.value > 0 ? config.lr.value : default_lr(config.optimizer);
+double base_lr(const TrainConfig& config) { return config.lr.value > 0 ? config.lr.value : default_lr(config); }
+
+// At t = 10 000 the three are the same, so that a rate of 0.01 does not limit a warm-up.
+double relative_step(const TrainConfig& config, int64_t step) {
+  const double t = double(step + 1), most = std::min(base_lr(config), 1 / std::sqrt(t));
+  return config.adafactor_warmup_init ? std::min(most, 1e-6 * t) : most;
+}
+
+void set_arguments(OptimizerRule& rule, const TrainConfig& config) {
+  rule.weight_decay = float(config.weight_decay);
+  if (config.betas.size() >= 2) rule.beta1 = float(config.betas[0]), rule.beta2 = float(config.betas[1]);
+  const std::vector<double>& eps = config.eps;
+  if (!eps.empty()) rule.eps = float(eps[0]);
+  const AdafactorRule own;
+  rule.adafactor = {.eps = eps.empty() ? own.eps : eps[0],
+                    .scale_eps = eps.size() < 2 ? own.scale_eps : eps[1],
+                    .clip_threshold = config.adafactor_clip_threshold,
+                    .decay_rate = config.adafactor_decay_rate,
+                    .scale_parameter = config.adafactor_scale_parameter};
+  ProdigyRule& prodigy = rule.prodigy;
+  prodigy.d0 = float(config.prodigy_d0);
+  prodigy.d_coef = float(config.prodigy_d_coef);
+  if (config.prodigy_growth_rate > 0) prodigy.growth_rate = float(config.prodigy_growth_rate);
+  if (config.betas.size() == 3) prodigy.beta3 = float(config.betas[2]);
+  prodigy.use_bias_correction = config.prodigy_use_bias_correction;
+  prodigy.safeguard_warmup = config.prodigy_safeguard_warmup;
+  prodigy.decouple = config.prodigy_decouple;
+  prodigy.slice_p = config.prodigy_slice_p;
+  rule.schedule_free = {.r = config.schedule_free_r, .weight_lr_power = config.schedule_free_weight_lr_power};
 }
 
 }  // namespace
 
 double default_lr(OptimizerKind kind) { return kDefaults[size_t(kind)].lr; }
+
+double default_lr(const TrainConfig& config) {
+  return config.adafactor_relative_step ? 1e-2 : default_lr(config.optimizer);
+}
 
 OptimizerOptions OptimizerOptions::of(OptimizerKind kind) {
   const Defaults& defaults = kDefaults[size_t(kind)];
@@ -111,7 +144,7 @@ OptimizerOptions OptimizerOptions::of(OptimizerKind kind) {
 
 OptimizerOptions OptimizerOptions::of(const TrainConfig& config) {
   OptimizerOptions options = of(config.optimizer);
-  options.rule.weight_decay = float(config.weight_decay);
+  set_arguments(options.rule, config);
   if (config.lr.value > 0) options.lr = float(config.lr.value);
   options.max_grad_norm = float(config.max_grad_norm);
   options.average = float(config.ema);
@@ -143,7 +176,8 @@ double lr_factor(const TrainConfig& config, int64_t step) {
 
 double learning_rate(const TrainConfig& config, int64_t step) {
   const double lr = base_lr(config);
-  if (config.optimizer != OptimizerKind::schedule_free) return lr * lr_factor(config, step);
+  if (config.adafactor_relative_step) return relative_step(config, step);
+  if (!is_schedule_free(config.optimizer)) return lr * lr_factor(config, step);
   const int64_t warmup = config.warmup.of(config.steps);
   return step < warmup ? lr * double(step + 1) / double(warmup) : lr;
 }
@@ -155,7 +189,7 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options
       owners_(owners_of(parameters_, shard.count)) {
   const OptimizerKind kind = options_.rule.kind;
   const std::string_view rule = name_of(kind);
-  check(kind != OptimizerKind::schedule_free || (options_.average == 0 && options_.rule.beta1 > 0),
+  check(!is_schedule_free(kind) || (options_.average == 0 && options_.rule.beta1 > 0),
         "{}: averages the parameters itself, by beta1; expected average 0 and beta1 above 0, found {} and {}", rule,
         options_.average, options_.rule.beta1);
   check(kind != OptimizerKind::prodigy || !is_sharded(), "{}: its estimate needs the states of all parameters", rule);
@@ -174,8 +208,9 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options
   parts_ = model_parts_of(names);
   sums_by_part_ = zeros({int64_t(parts_.names.size())}, DType::f32, parameters_.front().value.memory());
   constexpr float kFirstLossScale = 65536;
-  scalars_ = zeros({scalars_of(kind)}, DType::f32, parameters_.front().value.memory());
-  if (kind == OptimizerKind::prodigy) write_scalar(kProdigyD, kProdigyFirstD);
+  scalars_ = zeros({scalars_of(options_.rule)}, DType::f32, parameters_.front().value.memory());
+  if (kind == OptimizerKind::prodigy) write_scalar(kProdigyD, options_.rule.prodigy.d0);
+  if (limits_growth(options_.rule)) write_scalar(kProdigyLargestD, options_.rule.prodigy.d0);
   write_scalar(kLossScale, options_.scale_loss ? kFirstLossScale : 1);
 }
 
@@ -199,7 +234,7 @@ void Optimizer::set(float lr, float scale) {
 void Optimizer::go_on() { write_scalar(kHalted, 0); }
 
 void Optimizer::swap_averages() {
-  if (options_.rule.kind == OptimizerKind::schedule_free) swap_schedule_free();
+  if (is_schedule_free(kind())) swap_schedule_free();
   for (size_t i = 0; i < averages_.size(); ++i) {
     if (!owns(i)) continue;
     const Tensor value = clone(parameters_[i].value);

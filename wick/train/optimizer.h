@@ -26,13 +26,16 @@ struct OptimizerOptions {
 };
 
 double default_lr(OptimizerKind kind);
+double default_lr(const TrainConfig& config);  // of its optimizer; of Adafactor with relative steps their largest
 
 // The factor of the base learning rate at optimizer step `step`, counted from 0, as diffusers' get_scheduler() computes
 // it for the settings' schedule, cycles, power, warm-up and steps. It climbs from 0 to 1 over the warm-up, then stays
 // (constant), or falls: to 0 along a line, half a cosine or several, each from 1; or as a power to a rate of 1e-7.
 double lr_factor(const TrainConfig& config, int64_t step);
 // The learning rate of a run's step, counted from 0. Schedule-free has a warm-up of its own, in which step k has
-// (k + 1) / warmup of the rate.
+// (k + 1) / warmup of the rate. Adafactor's relative step t, counted from 1, is min(rate, 1 / sqrt(t)), and with
+// warmup_init at most t / 1e6, as transformers' Adafactor has it at a rate of 0.01; radam_schedule_free rectifies the
+// rate in its update.
 double learning_rate(const TrainConfig& config, int64_t step);
 
 class Optimizer {
@@ -49,7 +52,7 @@ class Optimizer {
   // and the update is enqueued. The second may be captured and replayed.
   void set(float lr, float scale = 1);
   void update(const Grads& grads);
-  // The scalars after an update: f32 [scalars_of(the rule)], beside the parameters.
+  // The scalars after an update: f32 [scalars_of(rule)], beside the parameters.
   const Tensor& scalars() const { return scalars_; }
   // The sums of squares of the gradients as they are, by part of the model: f32 [parts].
   const Tensor& sums_by_part() const { return sums_by_part_; }
@@ -68,7 +71,7 @@ class Optimizer {
   // are schedule-free's result. Between the two nothing is to be updated or saved as a state. Of owned parameters
   // alone.
   void swap_averages();
-  bool has_averages() const { return options_.average > 0 || kind() == OptimizerKind::schedule_free; }
+  bool has_averages() const { return options_.average > 0 || is_schedule_free(kind()); }
 
   // Everything that a resumed run needs, as state files name it: of each parameter "param.NAME", the rule's states
   // ("m.NAME", "v.NAME"; in 8 bits "m.NAME", "m_absmax.NAME") and, with averages, "ema.NAME"; and the scalars,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -21,7 +23,7 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   const bool wants_integer = type.starts_with("INT");
   const bool wants_number = wants_integer || type.starts_with("NUMBER") || type == kStepsOrShare;
   const bool wants_either = type == kAutoOrNumber || type == kAutoOrInteger;
-  const bool wants_text = !wants_number && !option.is_switch();  // auto is a text too
+  const bool wants_text = !wants_number && !option.is_bool();  // auto is a text too
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
   const auto number = item.value_exact<double>();
@@ -29,7 +31,7 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   if (text && (wants_text || (option.is_by_pattern() && text->find('=') != text->npos))) return *text;
   if (integer && (wants_number || wants_either)) return fmt::format("{}", *integer);
   if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
-  if (truth && option.is_switch()) return *truth ? "true" : "false";
+  if (truth && option.is_bool()) return *truth ? "true" : "false";
   fail_usage("{}: expected {}, found {}", where,
              type == kAutoOrInteger  ? "an integer or \"auto\""
              : type == kAutoOrNumber ? "a number or \"auto\""
@@ -61,9 +63,10 @@ std::string told(const toml::node& item) {
 
 void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
   std::vector<std::string> words;
-  const bool is_one_or_more = option.key == "dataset" || option.key == "val" || option.key == "resolution";
-  check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of strings, found {}", where,
-              told(node));
+  static constexpr std::string_view kOneOrMore[] = {"dataset", "val", "resolution", "eps"};
+  const bool is_one_or_more = std::ranges::find(kOneOrMore, option.key) != std::end(kOneOrMore);
+  check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of {}, found {}", where,
+              option.type().starts_with("NUMBER") ? "numbers" : "strings", told(node));
   if ((option.is_list() || option.is_by_pattern()) && node.is_array())
     for (const toml::node& item : *node.as_array()) words.push_back(text_of(option, item, where));
   else

@@ -8,6 +8,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/optimizers.h"
 
 namespace wick {
 namespace {
@@ -280,6 +281,25 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("train.num_train_timesteps", "1000", ""),
                             Key::refused("train.optimal_noise_pairing_samples", "1", ""),
                             Key::together("train.optimizer"),
+                            Key::together("train.optimizer_params.amsgrad"),
+                            Key::together("train.optimizer_params.beta3"),
+                            Key::together("train.optimizer_params.betas"),
+                            Key::together("train.optimizer_params.clip_threshold"),
+                            Key::together("train.optimizer_params.d0"),
+                            Key::together("train.optimizer_params.d_coef"),
+                            Key::together("train.optimizer_params.decay_rate"),
+                            Key::together("train.optimizer_params.decouple"),
+                            Key::together("train.optimizer_params.eps"),
+                            Key::together("train.optimizer_params.growth_rate"),
+                            Key::together("train.optimizer_params.is_paged"),
+                            Key::together("train.optimizer_params.min_8bit_size"),
+                            Key::together("train.optimizer_params.percentile_clipping"),
+                            Key::together("train.optimizer_params.relative_step"),
+                            Key::together("train.optimizer_params.safeguard_warmup"),
+                            Key::together("train.optimizer_params.scale_parameter"),
+                            Key::together("train.optimizer_params.slice_p"),
+                            Key::together("train.optimizer_params.use_bias_correction"),
+                            Key::together("train.optimizer_params.warmup_init"),
                             Key::together("train.optimizer_params.weight_decay"),
                             Key::idle("train.paramiter_swapping_factor", kPartOf),
                             Key::refused("train.pred_scaler", "1.0", ""),
@@ -343,14 +363,10 @@ constexpr std::string_view kRefusedParts[] = {"adapter.",
                                               "train.validation_config.",
                                               "train.lr_scheduler_params."};
 
-// An optimizer, ours for it, and the weight decay that it has unless told.
-struct JobOptimizer {
-  std::string_view name, ours;
-  double weight_decay;
-};
-constexpr JobOptimizer kJobOptimizers[] = {{"adamw", "adamw", 0.01},      {"adamw8bit", "adamw8bit", 0.01},
-                                           {"lion", "lion", 0},           {"lion8bit", "lion8bit", 0},
-                                           {"adafactor", "adafactor", 0}, {"prodigy", "prodigy", 0}};
+constexpr std::string_view kOptimizerParams = "train.optimizer_params.";
+// Those of toolkit/optimizer.py that Wick has.
+constexpr std::string_view kJobOptimizers[] = {"adam", "adamw",    "adam8bit",  "adamw8bit",
+                                               "lion", "lion8bit", "adafactor", "prodigy"};
 
 enum class JobModel { sdxl, sd3, flux };
 
@@ -613,21 +629,37 @@ class AiToolkitReader : private ForeignReader {
   void settle_optimizer() {
     std::string name = text("train.optimizer", "adamw");
     std::ranges::transform(name, name.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
-    const auto* known = std::ranges::find(kJobOptimizers, name, &JobOptimizer::name);
-    if (known == std::end(kJobOptimizers))
-      refuse_value("train.optimizer", "adamw, adamw8bit, lion, lion8bit, adafactor or prodigy", name);
-    set("optimizer", std::string(known->ours), "train.optimizer");
-    config_.weight_decay = known->weight_decay;
-    if (has("train.optimizer_params.weight_decay"))
-      set("weight_decay", text("train.optimizer_params.weight_decay", ""), "train.optimizer_params.weight_decay");
+    if (name.starts_with("prodigy8bit")) remark("train.optimizer: Wick's Prodigy keeps its states in 32 bits.");
+    if (name.starts_with("prodigy")) name = "prodigy";  // so does ai-toolkit
+    const OptimizerClass* known = find_optimizer_class(name);
+    if (std::ranges::find(kJobOptimizers, name) == std::end(kJobOptimizers))
+      refuse_value("train.optimizer", expected_optimizer_class(name), name);
+    set_optimizer_class(config_, *known);
+    claim("train.optimizer", "optimizer");
+    config_.adafactor_relative_step = config_.adafactor_scale_parameter = false;
+    const bool has_own_eps = known->kind == OptimizerKind::adamw || known->kind == OptimizerKind::adamw8bit ||
+                             known->kind == OptimizerKind::prodigy;
+    if (has_own_eps) config_.eps = {1e-6};
     for (const std::string& key : keys())
-      if (key.starts_with("train.optimizer_params.") && key != "train.optimizer_params.weight_decay")
-        attempt([&] { refuse(key, fmt::format("Wick has no such argument of {}", name_of(config_.optimizer))); });
-    if (name.starts_with("adam")) remark("train.optimizer: ai-toolkit's has an eps of 1e-6, Wick's 1e-8.");
-    if (config_.optimizer == OptimizerKind::prodigy && config_.lr.value < 0.1) {
+      if (key.starts_with(kOptimizerParams) && has(key))
+        attempt([&] { settle_optimizer_argument(*known, key, has_own_eps); });
+    if (known->kind != OptimizerKind::prodigy) return;
+    if (config_.lr.value < 0.1) {
       config_.lr.value = 1;
       remark("train.lr: below 0.1 ai-toolkit's Prodigy takes 1.");
     }
+    if (!config_.lr.others.empty())
+      refuse("train.text_encoder_lr", "Prodigy finds one rate for all; expected that of train.lr");
+  }
+
+  void settle_optimizer_argument(const OptimizerClass& known, const std::string& key, bool has_own_eps) {
+    const std::string name = key.substr(kOptimizerParams.size());
+    if (name == "eps" && has_own_eps) refuse(key, "ai-toolkit gives 1e-06 itself, and fails where it is given again");
+    const OptimizerArgument read = read_optimizer_argument(config_, known, name, words(key));
+    if (!read.refusal.empty()) refuse(key, printable(read.refusal));
+    if (!read.setting.empty()) set(read.setting, read.words, key);
+    if (config_.adafactor_relative_step)
+      refuse(key, "ai-toolkit gives Adafactor a rate, which it refuses beside relative steps; expected false");
   }
 
   void settle_schedule() {

@@ -12,6 +12,7 @@
 #include "wick/io/quote.h"
 #include "wick/train/foreign/command.h"
 #include "wick/train/foreign/kohya_gui.h"
+#include "wick/train/foreign/optimizers.h"
 #include "wick/train/foreign/table.h"
 
 namespace wick {
@@ -400,31 +401,6 @@ constexpr RefusedArgument kRefusedArguments[] = {{"block_alphas", "", kOneOfEach
                                                  {"use_tucker", "false", "convolutions have no Tucker form"},
                                                  {"wd_on_output", "true", ""}};
 
-// An optimizer, ours for it, and what it has unless told.
-struct KohyaOptimizer {
-  std::string_view name, ours;  // the first in small letters
-  double weight_decay;
-  std::string_view betas;
-};
-constexpr KohyaOptimizer kOptimizers[] = {{"adamw", "adamw", 0.01, "0.9,0.999"},
-                                          {"adamw8bit", "adamw8bit", 0.01, "0.9,0.999"},
-                                          {"pagedadamw", "adamw", 0.01, "0.9,0.999"},
-                                          {"pagedadamw32bit", "adamw", 0.01, "0.9,0.999"},
-                                          {"pagedadamw8bit", "adamw8bit", 0.01, "0.9,0.999"},
-                                          {"lion", "lion", 0, "0.9,0.99"},
-                                          {"lion8bit", "lion8bit", 0, "0.9,0.99"},
-                                          {"pagedlion8bit", "lion8bit", 0, "0.9,0.99"},
-                                          {"adafactor", "adafactor", 0, ""},
-                                          {"prodigy", "prodigy", 0, "0.9,0.99"},
-                                          {"adamwschedulefree", "schedule-free", 0, "0.9,0.999"}};
-// What they have here as there.
-constexpr std::string_view kSameArguments[] = {
-    "scale_parameter=false", "warmup_init=false",  "eps=1e-8",        "eps=1e-08",
-    "amsgrad=false",         "clip_threshold=1.0", "block_wise=true", "percentile_clipping=100",
-    "decouple=true"};
-constexpr std::string_view kSameOfProdigy[] = {
-    "use_bias_correction=true", "safeguard_warmup=true", "d_coef=1", "d_coef=1.0", "d0=1e-6", "d0=1e-06", "beta3=none"};
-
 std::string lowered(std::string text) {
   std::ranges::transform(text, text.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
   return text;
@@ -684,54 +660,59 @@ class KohyaReader : private ForeignReader {
     for (const char* key : {"text_encoder_lr", "text_encoder_lr1", "text_encoder_lr2"}) claim(key, "lr");
   }
 
+  // As get_optimizer() of library/train_util.py makes it.
   void settle_optimizer() {
-    const std::string name = lowered(text("optimizer_type", is_set("use_8bit_adam")        ? "AdamW8bit"
-                                                            : is_set("use_lion_optimizer") ? "Lion"
-                                                                                           : "AdamW"));
-    const auto* known = std::ranges::find(kOptimizers, name, &KohyaOptimizer::name);
-    if (known == std::end(kOptimizers))
-      refuse_value("optimizer_type", "AdamW, AdamW8bit, Lion, Lion8bit, AdaFactor, Prodigy or AdamWScheduleFree", name);
-    for (const char* key : {"use_8bit_adam", "use_lion_optimizer", "optimizer_type"})
-      set("optimizer", std::string(known->ours), key);
-    config_.weight_decay = known->weight_decay;
-    relative_step_ = config_.optimizer == OptimizerKind::adafactor;
+    const std::string name = text("optimizer_type", is_set("use_8bit_adam")        ? "AdamW8bit"
+                                                    : is_set("use_lion_optimizer") ? "Lion"
+                                                                                   : "AdamW");
+    const OptimizerClass* known = find_optimizer_class(name);
+    if (!known) refuse_value("optimizer_type", expected_optimizer_class(name), name);
+    set_optimizer_class(config_, *known);
+    for (const char* key : {"use_8bit_adam", "use_lion_optimizer", "optimizer_type"}) claim(key, "optimizer");
+    if (is_schedule_free(known->kind)) config_.warmup = {};  // an argument of its own
     if (has("optimizer_args"))
       for (const std::string& argument : words("optimizer_args"))
-        attempt([&] { settle_optimizer_argument(argument, known->betas); });
-    if (config_.optimizer == OptimizerKind::prodigy)
-      remark("Prodigy: Wick's always has use_bias_correction, safeguard_warmup and betas of 0.9 and 0.99.");
-    if (relative_step_)
-      refuse("optimizer_args", "Wick's Adafactor has the rate that it is told; expected relative_step=False");
+        attempt([&] { settle_optimizer_argument(*known, argument); });
+    if (config_.adafactor_warmup_init) config_.adafactor_relative_step = true;
+    if (config_.adafactor_relative_step) settle_relative_step(name);
     if (config_.optimizer == OptimizerKind::prodigy && !config_.lr.others.empty())
       refuse("text_encoder_lr", "Wick's Prodigy finds one rate for all; expected that of unet_lr");
   }
 
-  void settle_optimizer_argument(const std::string& argument, std::string_view betas) {
+  void settle_optimizer_argument(const OptimizerClass& known, const std::string& argument) {
     const size_t equals = argument.find('=');
     if (equals == std::string::npos) refuse_value("optimizer_args", "KEY=VALUE", argument);
     const std::string name = argument.substr(0, equals);
-    std::string value = lowered(argument.substr(equals + 1));
-    std::erase_if(value, [](char c) { return c == ' ' || c == '(' || c == ')' || c == '[' || c == ']'; });
-    if (name == "weight_decay") return set(name, value, "optimizer_args", name);
-    if (name == "relative_step") {
-      relative_step_ = value != "false";
-      return;
-    }
-    if (name == "warmup_steps" && config_.optimizer == OptimizerKind::schedule_free)
-      return set("warmup", value, "optimizer_args", name);
-    const std::string whole = name + "=" + value;
-    const bool is_prodigy = config_.optimizer == OptimizerKind::prodigy;
-    const bool is_same = name == "betas"
-                             ? value == betas
-                             : contains(kSameArguments, whole) || (is_prodigy && contains(kSameOfProdigy, whole));
-    if (!is_same)
+    std::vector<std::string> values(1);
+    for (const char c : argument.substr(equals + 1))
+      if (c == ',')
+        values.emplace_back();
+      else if (std::string_view(" ()[]'\"").find(c) == std::string_view::npos)
+        values.back() += c;
+    if (values.size() > 1 && values.back().empty()) values.pop_back();  // "(0.9,)"
+    const OptimizerArgument read = read_optimizer_argument(config_, known, name, values);
+    if (!read.refusal.empty()) refuse("optimizer_args", printable(read.refusal));
+    if (!read.setting.empty()) set(read.setting, read.words, "optimizer_args", name);
+  }
+
+  // The rates of the file then mean nothing, and neither do its schedules.
+  void settle_relative_step(const std::string& optimizer) {
+    if (optimizer.find('.') != std::string::npos)
       refuse("optimizer_args",
-             fmt::format("Wick has no such argument of {}: {}", name_of(config_.optimizer), printable(argument)));
+             "relative_step: kohya's scripts give a class with its module a rate, which it refuses beside relative "
+             "steps; expected optimizer_type = Adafactor, or relative_step=False");
+    config_.lr = 0;
+    config_.lora_plus = 1;
+    config_.warmup = {};
+    for (const char* key : {"learning_rate", "unet_lr", "text_encoder_lr", "text_encoder_lr1", "text_encoder_lr2",
+                            "lr_scheduler", "lr_warmup_steps"})
+      if (has(key)) drop(key, "Adafactor with relative_step has rates of its own");
   }
 
   // Schedule-free optimizers have none; a constant rate has no warm-up there.
   void settle_schedule() {
-    if (config_.optimizer == OptimizerKind::schedule_free) {
+    if (config_.adafactor_relative_step) return;
+    if (is_schedule_free(config_.optimizer)) {
       for (const char* key : {"lr_scheduler", "lr_warmup_steps"})
         if (has(key)) drop(key, "a schedule-free optimizer has no schedule");
       return;
@@ -833,9 +814,8 @@ class KohyaReader : private ForeignReader {
   KohyaModel model_ = KohyaModel::sdxl;
   KohyaNetwork network_ = kNetworks[0];
   std::map<std::string, std::string> arguments_;  // of the network
-  bool relative_step_ = false;
-  std::vector<std::string> of_gui_;       // keys of the GUI's alone
-  std::vector<std::string> not_options_;  // of a command
+  std::vector<std::string> of_gui_;               // keys of the GUI's alone
+  std::vector<std::string> not_options_;          // of a command
 };
 
 }  // namespace

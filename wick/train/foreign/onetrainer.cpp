@@ -1,6 +1,6 @@
 #include "wick/train/foreign/onetrainer.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,9 @@
 #include "wick/core/error.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/optimizers.h"
 #include "wick/train/foreign/table.h"
+#include "wick/train/optimizer.h"
 
 namespace wick {
 namespace {
@@ -170,11 +172,42 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::idle("oft_scaled", kWithOther),
     ForeignKey::idle("only_cache", kOwnLoading),
     ForeignKey::together("optimizer"),
+    ForeignKey::together("optimizer.amsgrad"),
     ForeignKey::together("optimizer.beta1"),
     ForeignKey::together("optimizer.beta2"),
+    ForeignKey::together("optimizer.beta3"),
+    ForeignKey::together("optimizer.block_wise"),
+    ForeignKey::together("optimizer.capturable"),
+    ForeignKey::together("optimizer.clip_threshold"),
+    ForeignKey::together("optimizer.d0"),
+    ForeignKey::together("optimizer.d_coef"),
+    ForeignKey::together("optimizer.decay_rate"),
+    ForeignKey::together("optimizer.decouple"),
+    ForeignKey::together("optimizer.differentiable"),
     ForeignKey::together("optimizer.eps"),
+    ForeignKey::together("optimizer.eps2"),
+    ForeignKey::together("optimizer.foreach"),
+    ForeignKey::together("optimizer.fsdp_in_use"),
+    ForeignKey::together("optimizer.fused"),
+    ForeignKey::together("optimizer.fused_back_pass"),
+    ForeignKey::together("optimizer.growth_rate"),
+    ForeignKey::together("optimizer.is_paged"),
+    ForeignKey::together("optimizer.maximize"),
+    ForeignKey::together("optimizer.min_8bit_size"),
+    ForeignKey::together("optimizer.optim_bits"),
     ForeignKey::together("optimizer.optimizer"),
+    ForeignKey::together("optimizer.percentile_clipping"),
+    ForeignKey::together("optimizer.r"),
+    ForeignKey::together("optimizer.relative_step"),
+    ForeignKey::together("optimizer.safeguard_warmup"),
+    ForeignKey::together("optimizer.scale_parameter"),
+    ForeignKey::together("optimizer.slice_p"),
+    ForeignKey::together("optimizer.stochastic_rounding"),
+    ForeignKey::together("optimizer.use_bias_correction"),
+    ForeignKey::together("optimizer.use_triton"),
+    ForeignKey::together("optimizer.warmup_init"),
     ForeignKey::together("optimizer.weight_decay"),
+    ForeignKey::together("optimizer.weight_lr_power"),
     ForeignKey::together("output_dtype"),
     ForeignKey::together("output_model_destination"),
     ForeignKey::together("output_model_format"),
@@ -310,33 +343,23 @@ constexpr std::string_view kUnusedParts[] = {"optimizer_defaults.",
                                              "embedding.",
                                              "quantization."};
 
-// An optimizer, ours, and what both have.
+// An optimizer, and the class that modules/util/create.py makes of it.
 struct TrainerOptimizer {
-  std::string_view name, ours;
-  double weight_decay, beta1, beta2;
+  std::string_view name, class_name;
 };
-constexpr TrainerOptimizer kTrainerOptimizers[] = {
-    {"ADAMW", "adamw", 0.01, 0.9, 0.999}, {"ADAMW_8BIT", "adamw8bit", 0.01, 0.9, 0.999},
-    {"LION", "lion", 0, 0.9, 0.99},       {"LION_8BIT", "lion8bit", 0, 0.9, 0.99},
-    {"ADAFACTOR", "adafactor", 0, 0, 0},  {"SCHEDULE_FREE_ADAMW", "schedule-free", 0.01, 0.9, 0.999}};
-// Arguments that change nothing, or are as here whatever they say.
-constexpr std::string_view kIdleOptimizerKeys[] = {"foreach",
-                                                   "fused",
-                                                   "fused_back_pass",
-                                                   "stochastic_rounding",
-                                                   "capturable",
-                                                   "differentiable",
-                                                   "block_wise",
-                                                   "is_paged",
-                                                   "min_8bit_size",
-                                                   "optim_bits",
-                                                   "percentile_clipping",
-                                                   "use_triton",
-                                                   "clip_threshold",
-                                                   "decay_rate",
-                                                   "r",
-                                                   "weight_lr_power",
-                                                   "eps2"};
+constexpr TrainerOptimizer kTrainerOptimizers[] = {{"ADAM", "torch.Adam"},
+                                                   {"ADAMW", "torch.AdamW"},
+                                                   {"ADAM_8BIT", "bitsandbytes.Adam"},
+                                                   {"ADAMW_8BIT", "bitsandbytes.AdamW8bit"},
+                                                   {"LION", "lion_pytorch.Lion"},
+                                                   {"LION_8BIT", "bitsandbytes.Lion8bit"},
+                                                   {"ADAFACTOR", "transformers.Adafactor"},
+                                                   {"PRODIGY", "prodigyopt.Prodigy"},
+                                                   {"SCHEDULE_FREE_ADAMW", "schedulefree.AdamWScheduleFree"}};
+// Arguments that say how numbers of fewer bits are rounded, or when the update is made.
+constexpr std::string_view kIdleOptimizerKeys[] = {"fused_back_pass", "stochastic_rounding"};
+
+constexpr std::string_view kOptimizerPart = "optimizer.";
 
 class OneTrainerReader : private ForeignReader {
  public:
@@ -537,42 +560,71 @@ class OneTrainerReader : private ForeignReader {
   void settle_optimizer() {
     const char* name_key = has("optimizer") ? "optimizer" : "optimizer.optimizer";
     const std::string name = text(name_key, "ADAMW");
-    const auto* known = std::ranges::find(kTrainerOptimizers, name, &TrainerOptimizer::name);
-    if (known == std::end(kTrainerOptimizers))
-      refuse_value(name_key, "ADAMW, ADAMW_8BIT, LION, LION_8BIT, ADAFACTOR or SCHEDULE_FREE_ADAMW", name);
-    set("optimizer", std::string(known->ours), name_key);
-    config_.weight_decay = known->weight_decay;
-    if (has("optimizer.weight_decay"))
-      set("weight_decay", text("optimizer.weight_decay", ""), "optimizer.weight_decay");
-    for (const auto& [key, ours] : {std::pair("optimizer.beta1", known->beta1), {"optimizer.beta2", known->beta2}})
-      if (has(key) && number(key, ours) != ours)
-        attempt([&, &k = key, &o = ours] {
-          refuse_value(k, fmt::format("{}, which Wick's {} has", o, name_of(config_.optimizer)), text(k, ""));
-        });
-    if (has("optimizer.eps") && number("optimizer.eps", 0) > 1e-7)
-      refuse_value("optimizer.eps", "1e-8, which Wick has", text("optimizer.eps", ""));
-    for (const std::string& key : keys()) settle_optimizer_key(key);
+    const auto* row = std::ranges::find(kTrainerOptimizers, name, &TrainerOptimizer::name);
+    if (row == std::end(kTrainerOptimizers))
+      refuse_value(name_key,
+                   "ADAM, ADAMW, ADAM_8BIT, ADAMW_8BIT, LION, LION_8BIT, ADAFACTOR, PRODIGY or SCHEDULE_FREE_ADAMW",
+                   name);
+    const OptimizerClass& known = *find_optimizer_class(row->class_name);
+    set_optimizer_class(config_, known);
+    claim(name_key, "optimizer");
+    set_optimizer_defaults(name);
+    for (const std::string& key : keys())
+      if (key.starts_with(kOptimizerPart) && key != "optimizer.optimizer" && has(key))
+        attempt([&] { settle_optimizer_key(known, name, key); });
+    if (config_.adafactor_relative_step)
+      refuse("optimizer.relative_step",
+             "OneTrainer gives Adafactor a rate, which it refuses beside relative steps; expected false");
+    if (known.kind == OptimizerKind::prodigy && !config_.lr.others.empty())
+      refuse("", "text_encoder.learning_rate: Prodigy finds one rate for all; expected that of learning_rate");
   }
 
-  void settle_optimizer_key(const std::string& key) {
-    static constexpr std::string_view kPrefix = "optimizer.",
-                                      kRead[] = {"optimizer", "weight_decay", "beta1", "beta2", "eps"};
-    if (!key.starts_with(kPrefix)) return;
-    const std::string name = key.substr(kPrefix.size());
-    if (std::ranges::find(kRead, name) != std::end(kRead)) return;
-    const bool is_idle = std::ranges::find(kIdleOptimizerKeys, name) != std::end(kIdleOptimizerKeys);
-    const Json& value = tree_["optimizer"][name];
-    if (is_idle || value.is_null() || value == false || value == 0)
-      drop(key, is_idle ? "changes nothing of Wick's" : "asks for nothing");
-    else if (value == true)
-      drop(key, "is of other optimizers, or as Wick has it");
-    else
-      attempt([&] { refuse(key, fmt::format("Wick has no such argument of {}", name_of(config_.optimizer))); });
+  // Of create.py, where they are not the class's. A switch that the file leaves out is off.
+  void set_optimizer_defaults(const std::string& name) {
+    if (name == "SCHEDULE_FREE_ADAMW") config_.weight_decay = 0.01;
+    if (name == "LION_8BIT") config_.betas = {0.9, 0.999};
+    config_.adafactor_relative_step = config_.adafactor_scale_parameter = false;
+    if (name == "PRODIGY") config_.prodigy_decouple = false;
+  }
+
+  void settle_optimizer_key(const OptimizerClass& known, const std::string& optimizer, const std::string& key) {
+    std::string name = key.substr(kOptimizerPart.size());
+    std::vector<std::string> values = words(key);
+    const bool is_adafactor = known.kind == OptimizerKind::adafactor;
+    if (std::ranges::find(kIdleOptimizerKeys, name) != std::end(kIdleOptimizerKeys))
+      return drop(key, "changes nothing of Wick's");
+    if ((name == "beta1" || name == "beta2") && !is_adafactor) {
+      values = with_one(config_.betas.empty() ? betas_of(known.kind) : config_.betas, name == "beta2", values);
+      name = "betas";
+    } else if (is_adafactor && (name == "eps" || name == "eps2")) {
+      const AdafactorRule own;
+      values = with_one(config_.eps.empty() ? std::vector<double>{own.eps, own.scale_eps} : config_.eps, name == "eps2",
+                        values);
+      name = "eps";
+    }
+    if (!has_optimizer_argument(known, name)) return drop(key, "OneTrainer does not read it of " + optimizer);
+    const OptimizerArgument read = read_optimizer_argument(config_, known, name, values);
+    if (!read.refusal.empty()) refuse(key, printable(read.refusal));
+    if (!read.setting.empty()) set(read.setting, read.words, key);
+  }
+
+  static std::vector<double> betas_of(OptimizerKind kind) {
+    const OptimizerRule rule = OptimizerOptions::of(kind).rule;
+    return {number_of(fmt::format("{}", rule.beta1)).value(), number_of(fmt::format("{}", rule.beta2)).value()};
+  }
+
+  // A list in which one number is replaced.
+  static std::vector<std::string> with_one(const std::vector<double>& list, size_t at,
+                                           const std::vector<std::string>& value) {
+    std::vector<std::string> all;
+    for (const double item : list) all.push_back(fmt::format("{}", item));
+    all[at] = fmt::format("{}", fmt::join(value, ","));
+    return all;
   }
 
   // Up to 1 a share of all steps, otherwise batches.
   void settle_schedule() {
-    if (config_.optimizer != OptimizerKind::schedule_free) {
+    if (!is_schedule_free(config_.optimizer)) {
       const std::string name = text("learning_rate_scheduler", "CONSTANT");
       static constexpr std::pair<std::string_view, const char*> kSchedules[] = {
           {"CONSTANT", "constant"},
@@ -590,6 +642,8 @@ class OneTrainerReader : private ForeignReader {
     if (warmup == 1) refuse_value("learning_rate_warmup_steps", "steps, or a share of them below 1", "1");
     set("warmup", fmt::format("{}", warmup > 1 ? std::floor(warmup / double(config_.accumulate)) : warmup),
         "learning_rate_warmup_steps");
+    if (is_schedule_free(config_.optimizer) && config_.warmup.value > 0)
+      remark("learning_rate_warmup_steps: OneTrainer warms a schedule-free optimizer up twice over, Wick once.");
     if (text("ema", "OFF") == "OFF") return;
     set("ema", text("ema_decay", "0.999"), "ema");
     claim("ema_decay", "ema");

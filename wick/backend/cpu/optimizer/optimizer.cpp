@@ -94,6 +94,7 @@ void update(const RuleStep& step) {
     case OptimizerKind::prodigy:
       return prodigy(step);
     case OptimizerKind::schedule_free:
+    case OptimizerKind::radam_schedule_free:
       return schedule_free(step);
   }
 }

@@ -1,6 +1,6 @@
 // Schedule-free AdamW (Defazio et al., "The Road Less Scheduled", 2024) as AdamWScheduleFree of schedulefree computes
-// it, with r = 0 and weight_lr_power = 2: the average x moves towards z by c = w / (sum of all w), w = (largest rate)².
-// It is not kept: y, the parameter, is beta1 x + (1 - beta1) z.
+// it: the average x moves towards z by c = w / (sum of all w), where w is a step's weight (ScheduleFreeRule). It is not
+// kept: y, the parameter, is beta1 x + (1 - beta1) z. RAdamScheduleFree is the same at a rectified rate.
 #include "wick/backend/cpu/optimizer/rules.h"
 #include "wick/backend/cpu/targets.h"
 
@@ -57,10 +57,24 @@ HWY_EXPORT(ScheduleFreeBlock);
 
 namespace {
 
-// c; 0 while no step had a rate.
-double next_weight(float* scalars) {
-  const float largest = scalars[kLargestLr] = std::max(scalars[kLargestLr], scalars[kLr]);
-  const double weight = double(largest) * double(largest);
+// RAdam's factor of the rate in step t (Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond", 2020,
+// algorithm 2); 0 where its average is of four gradients or fewer.
+double rectification(double beta2, double t) {
+  const double power = std::pow(beta2, t), most = 2 / (1 - beta2) - 1, length = most - 2 * t * power / (1 - power);
+  if (length <= 4) return 0;
+  return std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+}
+
+double weight_of(const ScheduleFreeRule& rule, double largest_lr, double step) {
+  const double power = rule.weight_lr_power;
+  const double of_lr = power == 2 ? largest_lr * largest_lr : std::pow(largest_lr, power);
+  return rule.r == 0 ? of_lr : std::pow(step, rule.r) * of_lr;
+}
+
+// c; 0 while no step had a weight.
+double next_weight(const ScheduleFreeRule& rule, float lr, float* scalars) {
+  const float largest = scalars[kLargestLr] = std::max(scalars[kLargestLr], lr);
+  const double weight = weight_of(rule, double(largest), double(scalars[kSteps]));
   const double sum = double(scalars[kWeightSum]) + double(scalars[kWeightSumRest]) + weight;
   scalars[kWeightSum] = float(sum);
   scalars[kWeightSumRest] = float(sum - double(scalars[kWeightSum]));
@@ -71,10 +85,12 @@ double next_weight(float* scalars) {
 
 void schedule_free(const RuleStep& step) {
   const OptimizerRule& rule = step.rule;
-  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2);
-  const double c = next_weight(step.scalars), correction2 = 1 - std::pow(beta2, double(step.scalars[kSteps]));
+  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2), t = double(step.scalars[kSteps]);
+  const double share = rule.kind == OptimizerKind::radam_schedule_free ? rectification(beta2, t) : 1;
+  const float step_lr = float(share * double(step.scalars[kLr]));
+  const double c = next_weight(rule.schedule_free, step_lr, step.scalars), correction2 = 1 - std::pow(beta2, t);
   const auto factors_of = [&](double rate) {
-    const double lr = rate * double(step.scalars[kLr]);
+    const double lr = rate * double(step_lr);
     return ScheduleFreeFactors{.grad_scale = step.grad_scale,
                                .beta2 = rule.beta2,
                                .one_minus_beta2 = float(1 - beta2),

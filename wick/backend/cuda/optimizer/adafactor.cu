@@ -1,10 +1,11 @@
 // Adafactor (Shazeer & Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018) as transformers
-// computes it with relative_step, scale_parameter and warmup_init False: the second moment of g[m, n] is the product of
-// its row's mean and its column's, over the mean of all. A vector is a matrix of one row, whose factor is 1.
+// computes it without beta1, at a rate from outside: the second moment of g[m, n] is the product of its row's mean and
+// its column's, over the mean of all. A vector is a matrix of one row, whose factor is 1.
 //
 // Blocks work on tiles of 128 x 128 elements. Kernels of a step: sums of the squares over each tile's rows and columns;
-// from those the means, and of each matrix the mean of its rows'; of each tile the sum of the squares of the update;
-// from those its root mean square; and the update. Every sum has one order.
+// from those the means, and of each matrix the mean of its rows'; of each tile the sums of the squares of the update
+// and, for scale_parameter, of the parameter; from those their root mean squares; and the update. Every sum has one
+// order.
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/optimizer/step.cuh"
 #include "wick/backend/scratch.h"
@@ -16,15 +17,22 @@ constexpr int kSide = int(AdafactorTiles::kSide), kThreads = kOptimizerThreads, 
 constexpr int kRowsAWarp = kSide / kWarps, kColsALane = kSide / 32;
 
 struct Adafactor {
-  float keep, share;  // of a second moment: 1 - t^-0.8 of it stays
+  float keep, share;  // of a second moment: 1 - t^decay_rate of it stays
   float decay, lr;
+  float eps, scale_eps, clip_threshold;
+  bool scale_parameter;
 
   __device__ void begin(const OptimizerRule& rule, const float* scalars) {
-    const double change = pow(double(scalars[kSteps]), -0.8);
+    const AdafactorRule& own = rule.adafactor;
+    const double change = pow(double(scalars[kSteps]), own.decay_rate);
     keep = float(1 - change);
     share = float(change);
     lr = scalars[kLr];
     decay = float(1 - double(lr) * double(rule.weight_decay));
+    eps = float(own.eps);
+    scale_eps = float(own.scale_eps);
+    clip_threshold = float(own.clip_threshold);
+    scale_parameter = own.scale_parameter;
   }
 };
 using AllFactors = Factors<Adafactor>;
@@ -32,8 +40,9 @@ using AllFactors = Factors<Adafactor>;
 struct MatrixSlot {
   Destination to;
   const float* grad;
-  float *row, *column;                                              // the states; a vector has no row
-  float *row_sums, *column_sums, *row_means, *tile_squares, *root;  // in scratch
+  float *row, *column;  // the states; a vector has no row
+  // In scratch; roots are of the update and of the parameter.
+  float *row_sums, *column_sums, *row_means, *tile_squares, *tile_params, *roots;
   AdafactorTiles tiles;
   int64_t blocks = 0;
 
@@ -46,7 +55,8 @@ struct MatrixSlot {
         column_sums(row_sums + shape_of(slot).row_sums()),
         row_means(column_sums + shape_of(slot).column_sums()),
         tile_squares(row_means + shape_of(slot).matrices),
-        root(tile_squares + shape_of(slot).tiles()),
+        tile_params(tile_squares + shape_of(slot).tiles()),
+        roots(tile_params + shape_of(slot).tiles()),
         tiles(shape_of(slot)) {}
   MatrixSlot() : tiles(Shape{0}) {}
   static AdafactorTiles shape_of(const OptimizerSlot& slot) { return AdafactorTiles(slot.param.shape); }
@@ -93,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) sum_tiles(const AllFactors* factors,
   float in_columns[kColsALane] = {}, in_row = 0;
   tile.for_elements(
       [&](int n, int64_t, int64_t, int64_t i) {
-        const float g = tile.slot.grad[i] * s.grad_scale, square = fmaf(g, g, 1e-30f);
+        const float g = tile.slot.grad[i] * s.grad_scale, square = fmaf(g, g, s.rule.eps);
         in_columns[n] += square;
         in_row += square;
       },
@@ -160,27 +170,40 @@ __global__ void __launch_bounds__(kThreads)
   const AllFactors s = *factors;
   if (!s.update) return;
   const Tile tile(block_of(table, blockIdx.x));
-  double sum = 0;
+  double sum = 0, of_param = 0;
   tile.for_elements(
       [&](int, int64_t row, int64_t col, int64_t i) {
-        const double u = update_of(s, tile, row, col, i);
+        const double u = update_of(s, tile, row, col, i), param = s.rule.scale_parameter ? tile.slot.to.param[i] : 0;
         sum += u * u;
+        of_param += param * param;
       },
       [](int64_t) {});
   sum = block_sum(sum);
   if (threadIdx.x == 0) tile.slot.tile_squares[tile.index] = float(sum);
+  if (!s.rule.scale_parameter) return;
+  __syncthreads();  // block_sum's memory is used again
+  of_param = block_sum(of_param);
+  if (threadIdx.x == 0) tile.slot.tile_params[tile.index] = float(of_param);
+}
+
+// Runs in one block.
+__device__ float root_mean_square(const float* squares, const AdafactorTiles& t) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < t.matrices * t.row_tiles * t.col_tiles; i += kThreads) sum += double(squares[i]);
+  sum = block_sum(sum);
+  return float(sqrt(sum / double(t.matrices * t.rows * t.cols)));
 }
 
 // A block for each slot.
 __global__ void __launch_bounds__(kThreads) find_roots(const AllFactors* factors, const __grid_constant__ Table table) {
   if (!factors->update) return;
   const MatrixSlot& slot = block_of(table, blockIdx.x).slot;
-  const AdafactorTiles& t = slot.tiles;
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < t.matrices * t.row_tiles * t.col_tiles; i += kThreads)
-    sum += double(slot.tile_squares[i]);
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) *slot.root = float(sqrt(sum / double(t.matrices * t.rows * t.cols)));
+  const float of_update = root_mean_square(slot.tile_squares, slot.tiles);
+  if (threadIdx.x == 0) slot.roots[0] = of_update;
+  if (!factors->rule.scale_parameter) return;
+  __syncthreads();  // block_sum's memory is used again
+  const float of_param = root_mean_square(slot.tile_params, slot.tiles);
+  if (threadIdx.x == 0) slot.roots[1] = of_param;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -189,7 +212,9 @@ __global__ void __launch_bounds__(kThreads)
   if (!s.update) return;
   const Tile tile(block_of(table, blockIdx.x));
   const Destination& to = tile.slot.to;
-  const float rate = to.rate * s.rule.lr / fmaxf(1, *tile.slot.root), decay = decay_at(to.rate, s.rule.decay);
+  const float share = s.rule.scale_parameter ? to.rate * fmaxf(s.rule.scale_eps, tile.slot.roots[1]) : to.rate;
+  const float rate = share * s.rule.lr / fmaxf(1, tile.slot.roots[0] / s.rule.clip_threshold);
+  const float decay = decay_at(share, s.rule.decay);
   tile.for_elements(
       [&](int, int64_t row, int64_t col, int64_t i) {
         const float u = update_of(s, tile, row, col, i);

@@ -16,6 +16,7 @@ void CudaBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const 
     case OptimizerKind::prodigy:
       return prodigy(all);
     case OptimizerKind::schedule_free:
+    case OptimizerKind::radam_schedule_free:
       return schedule_free(all);
   }
 }

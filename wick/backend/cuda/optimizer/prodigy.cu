@@ -1,7 +1,7 @@
 // Prodigy (Mishchenko & Defazio, "Prodigy: An Expeditiously Adaptive Parameter-Free Learner", 2023) as prodigyopt
-// computes it with use_bias_correction and safeguard_warmup: AdamW on gradients times d, where d is a lower bound of
-// the distance from the first parameters to the solution, found from all gradients so far. So a step takes two passes:
-// over gradients, parameters, first values and s for the estimate, and the update.
+// computes it: AdamW on gradients times d, where d is a lower bound of the distance from the first parameters to the
+// solution, found from all gradients so far. So a step takes two passes: over gradients, parameters, first values and s
+// for the estimate, and the update.
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/optimizer/step.cuh"
 
@@ -10,29 +10,37 @@ namespace {
 
 struct Prodigy {
   static constexpr int kStates = 2;  // m, v; the first pass has s and the first value
-  float beta1, m_share, beta2, v_share, decay, rate, eps;
+  float coupled_decay, beta1, m_share, beta2, v_share, decay, rate, eps;
   float beta3, s_share;
-  bool is_active;
+  float d0, d_coef, growth_rate;
+  bool limits_growth, is_active;
 
   // Of a step that changes nothing.
   __device__ void keep() {
     beta1 = beta2 = beta3 = decay = eps = 1;
-    m_share = v_share = s_share = rate = 0;
+    coupled_decay = m_share = v_share = s_share = rate = 0;
     is_active = false;
   }
   __device__ void begin(const OptimizerRule& rule, const float* scalars) {
     if (!(scalars[kLr] > 0)) return keep();
+    const ProdigyRule& own = rule.prodigy;
     const double b1 = rule.beta1, b2 = rule.beta2, d = scalars[kProdigyD], t = double(scalars[kProdigyUpdates]) + 1;
-    const double step = d * double(scalars[kLr]) * sqrt(1 - pow(b2, t)) / (1 - pow(b1, t));
+    const double lr = scalars[kLr];
+    const double step = own.use_bias_correction ? d * lr * sqrt(1 - pow(b2, t)) / (1 - pow(b1, t)) : d * lr;
+    coupled_decay = own.decouple ? 0 : rule.weight_decay;
     beta1 = rule.beta1;
     m_share = float(d * (1 - b1));
     beta2 = rule.beta2;
     v_share = float(d * d * (1 - b2));
-    decay = float(1 - step * double(rule.weight_decay));
+    decay = own.decouple ? float(1 - step * double(rule.weight_decay)) : 1;
     rate = float(step);
     eps = rule.eps;  // times the new d, once that is known
-    beta3 = float(sqrt(b2));
-    s_share = float(d / double(kProdigyFirstD) * d);
+    beta3 = own.beta3 < 0 ? float(sqrt(b2)) : own.beta3;
+    s_share = float(d / double(own.d0) * (own.safeguard_warmup ? d : step));
+    d0 = own.d0;
+    d_coef = own.d_coef;
+    growth_rate = own.growth_rate;
+    limits_growth = growth_rate < INFINITY;
     is_active = true;
   }
   // From the sums over all slots of gradient times (first value - parameter), and of the magnitudes of s.
@@ -41,15 +49,27 @@ struct Prodigy {
     if (magnitudes == 0) return keep();  // there was no gradient yet
     const double d = scalars[kProdigyD];
     const double numerator =
-        double(beta3) * double(scalars[kProdigyNumerator]) + d / double(kProdigyFirstD) * double(rate) * towards_first;
+        double(beta3) * double(scalars[kProdigyNumerator]) + d / double(d0) * double(rate) * towards_first;
     scalars[kProdigyNumerator] = float(numerator);
-    scalars[kProdigyD] = fmaxf(scalars[kProdigyD], float(numerator / magnitudes));
+    follow(float(double(d_coef) * numerator / magnitudes), scalars);
     scalars[kProdigyUpdates] += 1;
     eps *= scalars[kProdigyD];
+  }
+  // The estimate d after one more of it.
+  __device__ void follow(float estimate, float* scalars) const {
+    float d = scalars[kProdigyD];
+    if (!limits_growth) {
+      scalars[kProdigyD] = fmaxf(d, estimate);
+      return;
+    }
+    const float largest = scalars[kProdigyLargestD] = fmaxf(scalars[kProdigyLargestD], estimate);
+    if (d == d0) d = fmaxf(d, estimate);
+    scalars[kProdigyD] = fminf(largest, d * growth_rate);
   }
   __device__ __forceinline__ Prodigy at(float) const { return *this; }
   __device__ __forceinline__ void update(float g, float& param, float (&state)[kStates]) const {
     float &m = state[0], &v = state[1];
+    g = fmaf(param, coupled_decay, g);
     m = fmaf(g, m_share, m * beta1);
     v = fmaf(g * g, v_share, v * beta2);
     param = param * decay - m * rate / (sqrtf(v) + eps);
@@ -66,16 +86,18 @@ struct DistanceSums {
 };
 
 __global__ void __launch_bounds__(kOptimizerThreads)
-    sum_distance(DistanceSums* partial, const Factors<Prodigy>* factors,
+    sum_distance(DistanceSums* partial, const Factors<Prodigy>* factors, int64_t slice_p,
                  const __grid_constant__ SlotTable<DistanceSlot> table) {
   const Factors<Prodigy> f = *factors;
   DistanceSums sums{};
   if (f.update) {
     const auto [slot, begin, end] = part_of(table, blockIdx.x);
     for (int64_t i = begin + threadIdx.x; i < end; i += kOptimizerThreads) {
-      const float g = slot.grad[i] * f.grad_scale, s = fmaf(g, f.rule.s_share, slot.s[i] * f.rule.beta3);
+      if (slice_p > 1 && i % slice_p != 0) continue;
+      const float param = slot.param[i], g = fmaf(param, f.rule.coupled_decay, slot.grad[i] * f.grad_scale);
+      const float s = fmaf(g, f.rule.s_share, slot.s[i] * f.rule.beta3);
       slot.s[i] = s;
-      sums.towards_first += double(g) * double(slot.first[i] - slot.param[i]);
+      sums.towards_first += double(g) * double(slot.first[i] - param);
       sums.magnitudes += double(fabsf(s));
     }
   }
@@ -110,7 +132,8 @@ void find_distance(const RuleStep& step, Factors<Prodigy>* factors) {
   const Scratch partial(step.cuda, size_t(blocks) * sizeof(DistanceSums));
   DistanceSums* to = partial.as<DistanceSums>();
   in_tables(slots, [&](const SlotTable<DistanceSlot>& table) {
-    launch("optimizer_step", step.cuda.stream(), {table.blocks, kOptimizerThreads}, sum_distance, to, factors, table);
+    launch("optimizer_step", step.cuda.stream(), {table.blocks, kOptimizerThreads}, sum_distance, to, factors,
+           step.step.rule.prodigy.slice_p, table);
     to += table.blocks;
   });
   launch("optimizer_step", step.cuda.stream(), {1, 1024}, estimate_distance, factors, step.scalars,
