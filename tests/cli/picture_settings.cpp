@@ -322,7 +322,7 @@ TEST_F(PictureSettings, WrongPicturesAreOneLine) {
   const std::string web_ui = "a\nSteps: 1, Sampler: Euler, CFG scale: 4, Seed: 1, Size: 64x48";
   write_plain(folder / "x.png", "hello, this is text");
   expect_wrong(1, "generate --out " + path("out.png") + " --from " + path("x.png"),
-               {"--from ", "x.png: expected a JPEG, PNG or WebP image"});
+               {"--from ", "x.png: expected a JPEG, PNG, WebP, GIF, BMP or TIFF image"});
   expect_wrong(1, "generate --out " + path("out.png") + " --from " + path("none.png"),
                {"--from ", "none.png: cannot open"});
   expect_wrong(1, carrying({}), {"--from ", "in.png: expected a picture that carries its settings", "found none"});

@@ -93,10 +93,10 @@ const std::vector<Wrong> kWrong = {
 
     // Pictures and their folders.
     {"mkdir $D/2024_holiday;", kOut, 1, {"--dataset $D", "2024_holiday", "at most 1000"}},
-    {"rm $D/a.txt; echo x >$D/b.png; touch $D/c.gif;",
+    {"rm $D/a.txt; echo x >$D/b.png; touch $D/c.avif;",
      kOut,
      1,
-     {"--dataset $D: ", "a.png: no caption", "b.png: expected", "c.gif: .gif is not a format"}},
+     {"--dataset $D: ", "a.png: no caption", "b.png: expected", "c.avif: .avif is not a format"}},
     {"head -c 300 $D/a.png >$D/x; mv $D/x $D/a.png; >$D/b.txt;", kOut, 1, {"b.txt: the caption is empty", "a.png: "}},
     {"head -c 300 $D/a.png >$D/x; mv $D/x $D/a.png;", kOut, 1, {"--dataset $D/a.png: ", "remove the picture"}},
     {"echo x | gzip >$T/a.zip;", kPictures + "$T/a.zip", 1, {"--dataset $T/a.zip", "a gzip archive"}},
@@ -320,13 +320,13 @@ TEST(Runs, WhatIsLeftOutOrReadAsWordsIsTold) {
   write_plain(folder / "pictures/b.txt", "[trigger] in snow");
   write_plain(folder / "pictures/c.txt", "no picture");
   write_plain(folder / "pictures/notes.md", "none");
-  write_plain(folder / "pictures/d.pic", "GIF89a..........");
+  write_plain(folder / "pictures/d.pic", "....ftypheic....");
   write_plain(folder / "p.txt", "plain --s 1\na {red|blue} fox --n <lora:x:1> --s 1\n");
   const Outcome outcome = run_wick(folder.filled(kOut + "--sample-prompts $T/p.txt"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   for (const char* line : {"1 caption has no picture and is not read: c.txt.\n",
                            "1 file is neither picture nor caption and is not read: notes.md.\n",
-                           "1 image is of a format that Wick does not read, and is left out: d.pic (a GIF).\n",
+                           "1 image is of a format that Wick does not read, and is left out: d.pic (a HEIF image).\n",
                            "2 captions hold what other programs interpret: \"(red:1.3)\" and \"BREAK\" are read as "
                            "plain words in a.txt.\n",
                            "p.txt: line 2: \"<lora:x:1>\" and \"{red|blue}\" are read as plain words.\n"})

@@ -110,7 +110,7 @@ const std::vector<Wrong> kWrong = {
     {2, kGenerate + "--strength 0.5", {"--strength", "--init"}},
     {2, kGenerate + "--init $M/unet/config.json --strength 0", {"--strength", "'0'"}},
     {1, kGenerate + "--init $T/none.png", {"none.png", "No such file"}},
-    {1, kGenerate + "--init $M/unet/config.json", {"config.json", "JPEG, PNG or WebP"}},
+    {1, kGenerate + "--init $M/unet/config.json", {"config.json", "JPEG, PNG, WebP"}},
     {2, kGenerate + "--batch-size 0", {"--batch-size", "'0'"}},
     {2, kGenerate + "--vae-tile 65", {"--vae-tile", "multiple of 8", "65"}},
     {2, kGenerate + "--vae-tile 8", {"--vae-tile", "'8'"}},

@@ -261,12 +261,13 @@ TEST(ReadImage, NamesWhatIsNoImage) {
   TemporaryDirectory dir;
   const auto expect_format = [&](std::string_view bytes, std::string_view format) {
     write_plain(dir / "x.png", bytes);
-    expect_error([&] { read_image(dir / "x.png"); }, {"x.png: expected a JPEG, PNG or WebP image, found", format});
+    expect_error([&] { read_image(dir / "x.png"); },
+                 {"x.png: expected a JPEG, PNG, WebP, GIF, BMP or TIFF image, found", format});
     expect_error([&] { probe_image(dir / "x.png"); }, {format});
   };
   expect_format("", "an empty file");
   expect_format("hello, this is text", "something else");
-  expect_format("GIF89a..............", "a GIF");
+  expect_format("....ftypheic....", "a HEIF image; convert it to PNG");
   expect_format(std::string_view("\0\0\0\x1c"
                                  "ftypavif....",
                                  16),

@@ -198,7 +198,8 @@ TEST(ImageTexts, UnsoundExifHasNone) {
 TEST(ImageTexts, WhatIsNoImageIsNamed) {
   const TemporaryDirectory folder;
   write_plain(folder / "x.png", "hello, this is text");
-  expect_error([&] { read_image_texts(folder / "x.png"); }, {"x.png: expected a JPEG, PNG or WebP image"});
+  expect_error([&] { read_image_texts(folder / "x.png"); },
+               {"x.png: expected a JPEG, PNG, WebP, GIF, BMP or TIFF image"});
   expect_error([&] { read_image_texts(folder / "none.png"); }, {"none.png: cannot open"});
 }
 

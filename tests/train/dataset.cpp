@@ -94,9 +94,9 @@ TEST_F(DatasetTest, FaultsNameTheFileAndTheWayOut) {
   write_plain(folder_ / "y.jpg", "not a picture");
   expect({"y.jpg", "remove the picture"});
   fs::remove(folder_ / "y.jpg");
-  write_plain(folder_ / "z.gif", "GIF89a");
-  expect({"z.gif", "convert"});
-  fs::remove(folder_ / "z.gif");
+  write_plain(folder_ / "z.avif", "no AVIF");
+  expect({"z.avif", "convert"});
+  fs::remove(folder_ / "z.avif");
   EXPECT_EQ(scan().examples.size(), 1u);
 }
 
@@ -111,12 +111,12 @@ TEST_F(DatasetTest, AllFaultsAreToldAtOnce) {
   write_plain(folder_ / "d.txt", "");
   add("long", 20000, 1);
   expect_error([&] { scan(); },
-               {folder_.path().string() + ": 5 faults: (1) b.png: expected a JPEG, PNG or WebP image",
+               {folder_.path().string() + ": 5 faults: (1) b.png: expected a JPEG, PNG, WebP, GIF, BMP or TIFF image",
                 "c.png: no caption", "d.txt: the caption is empty", "long.png: 20000x1 pixels", "(5) a.png: "});
   write_plain(folder_ / "e.txt", "\xff");
   add("z", 1, 20000);
   expect_error([&] { scan(); }, {": 7 faults: ", "e.txt", "(7) a.png: "});
-  for (int i = 0; i < 95; ++i) write_plain(folder_ / (std::to_string(i) + ".gif"), "");
+  for (int i = 0; i < 95; ++i) write_plain(folder_ / (std::to_string(i) + ".heic"), "");
   expect_error([&] { scan(); }, {": 197 faults: ", "(100) ", " and 97 others"});
 }
 
@@ -212,7 +212,7 @@ TEST_F(DatasetTest, EveryFileThatIsLeftOutIsCountedByItsReason) {
     fs::create_directories((folder_ / name).parent_path());
     write_plain(folder_ / name, "no picture");
   }
-  write_plain(folder_ / "animated.pic", "GIF89a..........");
+  write_plain(folder_ / "phone.pic", "....ftypheic....");
   write_plain(folder_ / "x.png_large", std::string("\0\0\0\x1c"
                                                    "ftypavif....",
                                                    16));
@@ -223,8 +223,8 @@ TEST_F(DatasetTest, EveryFileThatIsLeftOutIsCountedByItsReason) {
   const std::vector<std::string> left_out{
       "1 name begins with a dot and is not read: .DS_Store.",
       "4 captions have no picture and are not read: D.TXT, b.txt, c.caption, ….",
-      "2 images are of formats that Wick does not read, and are left out: animated.pic (a GIF), x.png_large (an AVIF "
-      "image)."};
+      "2 images are of formats that Wick does not read, and are left out: phone.pic (a HEIF image), x.png_large "
+      "(an AVIF image)."};
   std::vector<std::string> found = scan().remarks;
   ASSERT_EQ(found.size(), 4u);
   EXPECT_TRUE(found[3].starts_with("3 files are neither pictures nor captions and are not read: ")) << found[3];

@@ -63,7 +63,11 @@ const std::vector<Codec>& codecs() {
       {ImageFormat::jpeg, "JPEG", {".jpg", ".jpeg"}, decode_jpeg, encode_jpeg, 65'500, 65'533 - 6},  // behind
                                                                                                      // "Exif\0\0"
       {ImageFormat::png, "PNG", {".png"}, decode_png, encode_png, ImageLimits{}.max_side, 0},
-      {ImageFormat::webp, "WebP", {".webp"}, decode_webp, encode_webp, 16'383, kMaxExif}};
+      {ImageFormat::webp, "WebP", {".webp"}, decode_webp, encode_webp, 16'383, kMaxExif},
+      // Those without an ending are read alone.
+      {ImageFormat::gif, "GIF", {}, decode_gif, nullptr, 0, 0},
+      {ImageFormat::bmp, "BMP", {}, decode_bmp, nullptr, 0, 0},
+      {ImageFormat::tiff, "TIFF", {}, decode_tiff, nullptr, 0, 0}};
   return all;
 }
 

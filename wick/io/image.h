@@ -1,9 +1,10 @@
-// Images: JPEG, PNG and WebP in and out, with the texts that they carry.
+// Images: JPEG, PNG and WebP in and out, with the texts that they carry; GIF, BMP and TIFF in.
 //
 // Formats are told apart by content when they are read, by the name's ending when they are written. Pixels are taken as
 // sRGB (embedded ICC profiles are not applied), EXIF orientation is applied, and transparency is composited on white.
 // The pixel cap is checked on the header, before anything is decoded, and a truncated or damaged file is an Error. Of
-// an animated WebP the first frame is read.
+// an animated WebP or GIF, and of a TIFF of several pages, the first frame is read. Of 16 bits a sample the upper 8
+// count.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +31,14 @@ struct ImageLimits {
 
 struct ImageInfo {
   int width = 0, height = 0;  // after EXIF orientation, as read_image() returns it
-  std::string format;         // "JPEG", "PNG" or "WebP"
+  std::string format;         // "JPEG", "PNG", "WebP", "GIF", "BMP" or "TIFF"
 };
 
 // Reads the headers only: an image that it accepts may still prove damaged when decoded.
 ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
-// What the first bytes of a file say, whatever its name: an image that Wick reads, or one of another format ("a GIF").
-// Neither for other files, and for what cannot be opened or is no regular file.
+// What the first bytes of a file say, whatever its name: an image that Wick reads, or one of another format ("an AVIF
+// image"). Neither for other files, and for what cannot be opened or is no regular file.
 struct ImageStart {
   bool is_read = false;
   std::string_view foreign = {};
@@ -56,6 +57,7 @@ using ImageTexts = std::map<std::string, std::string>;
 ImageTexts read_image_texts(const std::filesystem::path& path);
 ImageTexts decode_image_texts(std::string_view bytes, const std::string& source);
 
+inline constexpr const char* kReadImages = "a JPEG, PNG, WebP, GIF, BMP or TIFF image";
 inline constexpr const char* kWrittenImages = ".png, .jpg, .jpeg or .webp";
 bool is_image_name(const std::filesystem::path& path);  // ends so, whatever the case
 

@@ -25,7 +25,7 @@ struct ImageSource {
   std::vector<uint8_t> read(uint64_t offset, size_t bytes) const;  // throws Error if the file ends before
 };
 
-enum class ImageFormat { jpeg, png, webp };
+enum class ImageFormat { jpeg, png, webp, gif, bmp, tiff };
 
 struct ImageHeader {
   ImageFormat format;
@@ -34,6 +34,8 @@ struct ImageHeader {
 };
 
 ImageHeader read_image_header(const ImageSource& source);
+ImageHeader read_gif_header(const ImageSource& source);
+ImageHeader read_bmp_header(const ImageSource& source);
 
 // Calls `visit` for each chunk of a PNG: with its type, and where its data lie.
 using PngVisitor = std::function<void(std::string_view type, uint64_t offset, size_t length)>;
@@ -50,6 +52,10 @@ struct Pixels {
 Pixels decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source);
 Pixels decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source);
 Pixels decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source);
+
+Pixels decode_gif(std::string_view bytes, const ImageHeader& header, const std::string& source);
+Pixels decode_bmp(std::string_view bytes, const ImageHeader& header, const std::string& source);
+Pixels decode_tiff(std::string_view bytes, const ImageHeader& header, const std::string& source);
 
 // Each returns a whole file, with texts that fit.
 std::string encode_jpeg(const Image& image, const ImageTexts& texts, const std::string& target);

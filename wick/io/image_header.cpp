@@ -1,6 +1,6 @@
 // Size and EXIF block from the first bytes and the chunk lists, without decoding.
 //
-// JPEG: ITU-T T.81 annex B. PNG: W3C PNG 3rd edition. WebP: RFC 9649.
+// JPEG: ITU-T T.81 annex B. PNG: W3C PNG 3rd edition. WebP: RFC 9649. TIFF: Adobe, "TIFF, Revision 6.0", section 2.
 
 #include <algorithm>
 #include <cstring>
@@ -114,22 +114,52 @@ ImageHeader read_webp_header(const ImageSource& source) {
   return header;
 }
 
-// The format that the first bytes are of, if Wick reads it.
+// A TIFF is what EXIF is made of: of the first directory, with the orientation alone, as other formats have it.
+std::vector<uint8_t> exif_of(uint8_t orientation) {
+  return {'I', 'I', '*', 0, 8, 0, 0, 0, 1, 0, 0x12, 1, 3, 0, 1, 0, 0, 0, orientation, 0, 0, 0, 0, 0, 0, 0};
+}
+
+ImageHeader read_tiff_header(const ImageSource& source) {
+  constexpr uint32_t kWidth = 256, kHeight = 257, kPhotometric = 262, kOrientation = 274, kPalette = 320;
+  constexpr uint32_t kShort = 3, kLong = 4, kOfPalette = 3;
+  ImageHeader header{ImageFormat::tiff};
+  const auto start = source.read(0, 8);
+  const auto number = start[0] == 'I' ? little_endian : big_endian;
+  const uint32_t directory = number(&start[4], 4);
+  const uint32_t entries = number(source.read(directory, 2).data(), 2);
+  const auto all = source.read(uint64_t{directory} + 2, size_t{12} * entries);
+  bool wants_palette = false, has_palette = false;  // where it is missing, libtiff takes the indices for grey
+  for (uint32_t i = 0; i < entries; ++i) {
+    const uint8_t* entry = &all[size_t{12} * i];
+    const uint32_t tag = number(entry, 2), type = number(entry + 2, 2);
+    if (type != kShort && type != kLong) continue;
+    const uint32_t value = number(entry + 8, type == kShort ? 2 : 4);
+    if (tag == kWidth) header.width = value;
+    if (tag == kHeight) header.height = value;
+    if (tag == kPhotometric) wants_palette = value == kOfPalette;
+    if (tag == kPalette) has_palette = number(entry + 8, 4) + uint64_t{2} * number(entry + 4, 4) <= source.size;
+    if (tag == kOrientation && value >= 1 && value <= 8) header.exif = exif_of(uint8_t(value));
+  }
+  check(has_palette || !wants_palette, "{}: the TIFF is truncated or damaged: it has no palette", source.name);
+  return header;
+}
+
+// The format that the first bytes are of, if Wick reads it. Of a BMP the 4 bytes at 6 are reserved and 0
+// (BITMAPFILEHEADER), which tells it from text that begins so.
 std::optional<ImageFormat> format_of(std::string_view start) {
   if (start.starts_with("\xFF\xD8\xFF")) return ImageFormat::jpeg;
   if (start.starts_with("\x89PNG\r\n\x1A\n")) return ImageFormat::png;
   if (start.starts_with("RIFF") && start.find("WEBP") == 8) return ImageFormat::webp;
+  if (start.starts_with("GIF87a") || start.starts_with("GIF89a")) return ImageFormat::gif;
+  if (start.starts_with("BM") && start.find(std::string_view("\0\0\0\0", 4), 6) == 6) return ImageFormat::bmp;
+  if (start.starts_with(std::string_view("II*\0", 4)) || start.starts_with(std::string_view("MM\0*", 4)))
+    return ImageFormat::tiff;
   return {};
 }
 
-// Another image format, "a GIF"; empty if the first bytes are of none. Of a BMP the 4 bytes at 6 are reserved and 0
-// (BITMAPFILEHEADER), which tells it from text that begins so.
+// Another image format, "an AVIF image"; empty if the first bytes are of none.
 std::string_view foreign_image(std::string_view start) {
   const std::string_view brand = start.substr(std::min<size_t>(4, start.size()));
-  if (start.starts_with("GIF8")) return "a GIF";
-  if (start.starts_with("BM") && start.find(std::string_view("\0\0\0\0", 4), 6) == 6) return "a BMP";
-  if (start.starts_with(std::string_view("II*\0", 4)) || start.starts_with(std::string_view("MM\0*", 4)))
-    return "a TIFF";
   if (brand.starts_with("ftypavif") || brand.starts_with("ftypavis")) return "an AVIF image";
   if (brand.starts_with("ftyphei") || brand.starts_with("ftyphev") || brand.starts_with("ftypmif1") ||
       brand.starts_with("ftypmsf1"))
@@ -172,13 +202,26 @@ ImageHeader read_image_header(const ImageSource& source) {
   const std::optional<ImageFormat> format = format_of(start);
   if (!format) {
     const std::string_view foreign = foreign_image(start);
-    fail("{}: expected a JPEG, PNG or WebP image, found {}", source.name,
-         !foreign.empty() ? foreign
+    fail("{}: expected {}, found {}", source.name, kReadImages,
+         !foreign.empty() ? fmt::format("{}; convert it to PNG", foreign)
          : start.empty()  ? "an empty file"
                           : "something else");
   }
-  if (*format == ImageFormat::jpeg) return read_jpeg_header(source);
-  return *format == ImageFormat::png ? read_png_header(source) : read_webp_header(source);
+  switch (*format) {
+    case ImageFormat::jpeg:
+      return read_jpeg_header(source);
+    case ImageFormat::png:
+      return read_png_header(source);
+    case ImageFormat::webp:
+      return read_webp_header(source);
+    case ImageFormat::gif:
+      return read_gif_header(source);
+    case ImageFormat::bmp:
+      return read_bmp_header(source);
+    case ImageFormat::tiff:
+      return read_tiff_header(source);
+  }
+  return {};
 }
 
 ImageStart image_start(const std::filesystem::path& path) try {

@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kPictureNames = {".jpg", ".jpeg", ".png", ".webp", ".jfif", ".jpe"};
+constexpr std::array kPictureNames = {".jpg", ".jpeg", ".png", ".webp", ".jfif",
+                                      ".jpe", ".gif",  ".bmp", ".tif",  ".tiff"};
 // Formats that Wick cannot read are reported, not skipped.
-constexpr std::array kForeignNames = {".gif",  ".bmp", ".tif", ".tiff", ".avif", ".heic",
-                                      ".heif", ".jxl", ".ppm", ".tga",  ".exr"};
+constexpr std::array kForeignNames = {".avif", ".heic", ".heif", ".jxl", ".ppm", ".tga", ".exr"};
 
 std::string lower_extension(const fs::path& path) {
   std::string extension = path.extension().string();

@@ -1,7 +1,7 @@
 // A folder of pictures as it lies on the disk: the pictures in it, and the files that a run leaves out, each with its
 // reason.
 //
-// A picture is a file that begins as JPEG, PNG or WebP, whatever its name (.jfif, .jpe, .png_large), or one that is
+// A picture is a file that begins as one that Wick reads, whatever its name (.jfif, .jpe, .png_large), or one that is
 // named as a picture. A caption is a file whose name ends as captions do. Beside cat.jpg OneTrainer keeps the picture's
 // mask as cat-masklabel.png and what conditions it as cat-condlabel.png.
 #pragma once
@@ -39,7 +39,7 @@ struct PictureFolder {
                             const std::vector<std::filesystem::path>& elsewhere, const std::string& source);
 };
 
-// Whether the name is that of a format that Wick cannot read (.gif): such a file stops a run, unless its bytes are of
+// Whether the name is that of a format that Wick cannot read (.avif): such a file stops a run, unless its bytes are of
 // one that Wick reads.
 bool is_foreign_picture(const std::filesystem::path& path);
 
