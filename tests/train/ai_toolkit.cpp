@@ -82,7 +82,7 @@ TEST_F(AiToolkitTest, AJobIsReadAsAiToolkitReadsIt) {
   EXPECT_EQ(c.save_every, 250);
   EXPECT_EQ(c.keep_last, 4);
   EXPECT_EQ(c.save_dtype, DType::f16);
-  EXPECT_EQ(c.resolution, (std::vector<int64_t>{512, 768, 1024}));
+  EXPECT_EQ(c.resolution, (std::vector<Resolution>{512, 768, 1024}));
   EXPECT_EQ(c.caption_extension, ".txt");
   EXPECT_EQ(c.steps, 2000);
   EXPECT_EQ(c.optimizer, OptimizerKind::adamw8bit);
@@ -128,10 +128,16 @@ constexpr JobRow kJobRows[] = {
      "idle: not a key of ai-toolkit, so it does nothing there"},
     {"        max_grad_norm: ''", "", "", "train.max_grad_norm", "empty: says nothing"},
     {"", "          flip_x: true", "", "datasets[0].flip_x", "honoured: flip_aug = true"},
-    {"", "          num_repeats: 4", "", "datasets[0].num_repeats",
-     "refused: Wick has no such setting; folders named N_name repeat pictures"},
+    {"", "          default_caption: a fox", "", "datasets[0].default_caption",
+     "honoured: default_caption = \"a fox\""},
+    {"", "          num_repeats: 0", "", "datasets[0].num_repeats",
+     "refused: expected an integer from 1 to 1000, found \"0\""},
+    {"", "          replacements: ['a|b']", "", "datasets[0].replacements",
+     "idle: ai-toolkit reads it and replaces nothing"},
+    {"", "        - {folder_path: more, shuffle_tokens: true}", "", "datasets[1].shuffle_tokens",
+     "honoured: shuffle_caption = true"},
     {"", "        - {folder_path: more, caption_ext: txt, resolution: [512, 768, 1024]}", "", "datasets[1].folder_path",
-     "honoured: dataset = [\"pictures of fox\", \"more\"]"},
+     "honoured: dataset = [\"more\"]"},
     {"", "", "      trigger_word: null", "trigger_word", "empty: says nothing"},
     {"", "", "      trigger_word: p3r", "trigger_word", "honoured: trigger_word = \"p3r\""},
     {"", "", "      slider: {target_class: dog}", "slider.target_class",
@@ -171,6 +177,40 @@ TEST_F(AiToolkitTest, EachKeyIsToldOf) {
     SCOPED_TRACE(fmt::format("{}{}{}", row.train, row.dataset, row.process));
     EXPECT_EQ(told(explain(row.train, row.dataset, row.process), row.key), row.told);
   }
+}
+
+TEST_F(AiToolkitTest, EachDataSetHasSettingsOfItsOwn) {
+  const ForeignConfig read =
+      explain("",
+              "          num_repeats: 3\n          trigger_word: fx\n"
+              "        - {folder_path: /more, resolution: 512, caption_ext: .md, batch_size: 2,\n"
+              "           loss_multiplier: 0.5, keep_tokens: 2, flip_x: true}\n"
+              "        - {folder_path: /foxes, is_reg: true, resolution: 512, batch_size: 2}\n",
+              "      trigger_word: p3r");
+  read.check();
+  const TrainConfig& c = read.config;
+  EXPECT_TRUE(c.dataset.empty());
+  EXPECT_EQ(c.trigger_word, "p3r");
+  EXPECT_EQ(c.batch_size, 1);
+  const PictureSources sources = read_datasets(
+      c, {.channels = 16, .factor = 8, .side_step = 16, .bucket_step = 16, .native = 1024, .largest = 4096});
+  ASSERT_EQ(sources.groups.size(), 2u);
+  const PictureSubset &fox = sources.groups[0].subsets.at(0), &more = sources.groups[1].subsets.at(0),
+                      &reg = sources.groups[1].subsets.at(1);
+  EXPECT_EQ(sources.groups[0].resolutions.size(), 3u);
+  EXPECT_EQ(sources.groups[1].resolutions.at(0).resolution, Resolution(512));
+  EXPECT_EQ(sources.groups[1].batch_size, 2);
+  EXPECT_EQ(fox.repeats, 3);
+  EXPECT_EQ(fox.captions.trigger, "fx");
+  EXPECT_EQ(fox.captions.extension, ".txt");
+  EXPECT_TRUE(fox.nested);
+  EXPECT_EQ(more.folder, "/more");
+  EXPECT_EQ(more.captions.trigger, "p3r") << "the job's";
+  EXPECT_EQ(more.captions.extension, ".md");
+  EXPECT_EQ(more.captions.keep_tokens, 2);
+  EXPECT_EQ(more.loss_weight, 0.5);
+  EXPECT_TRUE(more.augmentation.flip && !fox.augmentation.flip);
+  EXPECT_TRUE(reg.is_reg && !more.is_reg);
 }
 
 // As PyYAML's safe loader, but for 1e-4, which ai-toolkit makes a number.

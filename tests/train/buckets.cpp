@@ -61,5 +61,67 @@ TEST(Buckets, WithoutUpscalingASmallPictureKeepsItsSize) {
   expect_error([&] { place({63, 500}, buckets, options); }, {"63x500", "64x64"});
 }
 
+// Of sd-scripts: make_bucket_resolutions() in library/model_util.py and BucketManager.select_bucket() in
+// library/train_util.py, run on these sizes.
+struct Chosen {
+  Size picture, bucket, scaled;
+};
+
+void expect_chosen(const BucketOptions& options, const std::vector<Chosen>& all) {
+  const auto buckets = bucket_sizes(options);
+  for (const Chosen& row : all) {
+    SCOPED_TRACE(row.picture.width);
+    const Placement p = place(row.picture, buckets, options);
+    EXPECT_EQ(p.bucket, row.bucket);
+    EXPECT_EQ(p.scaled, row.scaled);
+  }
+}
+
+TEST(Buckets, OfSidesThatDifferAreKohyas) {
+  const BucketOptions high{.resolution = {1344, 1792}, .min_side = 256, .max_side = 2048};
+  const auto sizes = bucket_sizes(high);
+  EXPECT_EQ(sizes.size(), 45u);
+  EXPECT_EQ(sizes.front(), (Size{256, 2048}));
+  EXPECT_EQ(sizes.back(), (Size{2048, 1152}));
+  int64_t sum = 0;
+  for (const Size size : sizes) sum += 31 * size.width + 17 * size.height;
+  EXPECT_EQ(sum, 3099648);
+  expect_chosen(high, {{{1344, 1792}, {1344, 1792}, {1344, 1792}},
+                       {{3000, 2000}, {1856, 1280}, {1920, 1280}},
+                       {{900, 3100}, {576, 2048}, {595, 2048}},
+                       {{1999, 1013}, {2048, 1024}, {2048, 1038}},
+                       {{640, 480}, {1792, 1344}, {1792, 1344}}});
+  const BucketOptions odd{.resolution = {512, 768}, .min_side = 256, .max_side = 1000};
+  EXPECT_EQ(bucket_sizes(odd).size(), 19u) << "the longest side is rounded up to 1024";
+  expect_chosen(odd, {{{900, 3100}, {320, 1024}, {320, 1102}}, {{1999, 1013}, {832, 448}, {884, 448}}});
+}
+
+TEST(Buckets, WithoutUpscalingAreKohyas) {
+  expect_chosen({.resolution = {1344, 1792}, .upscale = false}, {{{3000, 2000}, {1792, 1216}, {1824, 1216}},
+                                                                 {{900, 3100}, {832, 2880}, {836, 2880}},
+                                                                 {{1999, 1013}, {1984, 960}, {1999, 1013}},
+                                                                 {{640, 480}, {640, 448}, {640, 480}}});
+  expect_chosen({.resolution = {512, 768}, .step = 32, .upscale = false},
+                {{{1344, 1792}, {512, 672}, {512, 683}}, {{1999, 1013}, {800, 416}, {821, 416}}});
+}
+
+TEST(Buckets, OneIsTheResolutionItself) {
+  const BucketOptions one{.resolution = {1000, 1304}, .one = true};
+  EXPECT_EQ(bucket_sizes(one), (std::vector<Size>{{1000, 1304}}));
+  const Placement p = place({500, 500}, bucket_sizes(one), one);
+  EXPECT_EQ(p.scaled, (Size{1304, 1304}));
+  EXPECT_EQ(p.crop_left, 152);
+}
+
+TEST(Resolution, IsReadAsWickAndKohyaSpellIt) {
+  EXPECT_EQ(Resolution::read("1024"), Resolution(1024));
+  EXPECT_EQ(Resolution::read("1344x1792"), Resolution(1344, 1792));
+  EXPECT_EQ(Resolution::read("1344,1792"), Resolution(1344, 1792));
+  EXPECT_EQ(Resolution(1344, 1792).text(), "1344x1792");
+  EXPECT_EQ(Resolution(512, 512).text(), "512");
+  for (const char* text : {"", "x", "512x", "x512", "512 768", "512,768,1024", "-512", "512.0"})
+    EXPECT_FALSE(Resolution::read(text)) << text;
+}
+
 }  // namespace
 }  // namespace wick

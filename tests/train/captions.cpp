@@ -116,5 +116,44 @@ TEST_F(CaptionsTest, TagsAreDroppedAtTheirRate) {
   EXPECT_EQ(caption_variant("a, b", {.tag_dropout = 1}, 7, 0), "");
 }
 
+// All that variants become.
+std::set<std::string> variants(const std::string& caption, const CaptionOptions& options) {
+  std::set<std::string> all;
+  for (int64_t i = 0; i < 300; ++i) all.insert(caption_variant(caption, options, 3, i));
+  return all;
+}
+
+using Set = std::set<std::string>;
+
+// What process_caption() of sd-scripts' BaseDataset makes of these captions, in 3000 draws each.
+TEST_F(CaptionsTest, WildcardsAreChoicesAsKohyasAre) {
+  const CaptionOptions wild{.wildcards = true};
+  EXPECT_EQ(variants("a {red|blue} cat", wild), (Set{"a blue cat", "a red cat"}));
+  EXPECT_EQ(variants("{a|b} and {c|d}", wild), (Set{"a and c", "a and d", "b and c", "b and d"}));
+  EXPECT_EQ(variants("{{x}} {a||b}", wild), (Set{"{x} ", "{x} a", "{x} b"}));
+  EXPECT_EQ(variants("{} {a{b} c}", wild), Set{"{} a{b c}"});
+  EXPECT_EQ(variants("{{{a|b}}}", wild), (Set{"{a", "{b}"}));
+  EXPECT_EQ(variants("a }} b { c", wild), Set{"a } b { c"});
+  EXPECT_EQ(variants("a, {b|c}, d", {.wildcards = true, .shuffle = true, .keep_tokens = 1}),
+            (Set{"a, b, d", "a, c, d", "a, d, b", "a, d, c"}));
+  EXPECT_EQ(variants("{a|b}", {}), Set{"{a|b}"}) << "without";
+  write_plain(folder_ / "a.txt", " one, {x|y} \n\ntwo\n");
+  const CaptionOptions around{.prefix = "p", .suffix = "s", .wildcards = true};
+  ASSERT_EQ(read(around).size(), 1u);
+  EXPECT_EQ(variants(read(around).front(), around), (Set{"p one, x", "p one, y", "two s"}));
+  EXPECT_EQ(read({.first_line = true}), Texts{"one, {x|y}"});
+}
+
+TEST_F(CaptionsTest, SeparatorsMarkWhatStays) {
+  CaptionOptions options{.shuffle = true, .keep_tokens = 3, .keep_separator = "|||"};
+  EXPECT_EQ(variants("a, b ||| c, d ||| e, f", options), (Set{"a, b, c, d, e, f", "a, b, d, c, e, f"}));
+  EXPECT_EQ(variants("a, b ||| c, d", options), (Set{"a, b, c, d", "a, b, d, c"}));
+  EXPECT_EQ(variants("a, b, c, d", options), Set{"a, b, c, d"}) << "keep_tokens, where there is no separator";
+  options.secondary_separator = ";;;";
+  EXPECT_EQ(variants("a, b ||| c;;;d, e", options), (Set{"a, b, c,d, e", "a, b, e, c,d"}));
+  EXPECT_EQ(variants("a ||| b ||| c ||| d", {.keep_separator = "|||", .tag_dropout = 1}), Set{"a, c ||| d"});
+  EXPECT_EQ(variants("a;;;b", {.secondary_separator = ";;;"}), Set{"a,b"}) << "without a shuffle too";
+}
+
 }  // namespace
 }  // namespace wick

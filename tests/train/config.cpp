@@ -7,7 +7,9 @@
 #include <tuple>
 
 #include "io/files.h"
+#include "wick/train/dataset_file.h"
 #include "wick/train/optimizer.h"
+
 
 namespace wick {
 namespace {
@@ -36,7 +38,10 @@ TEST(TrainConfig, WordsBecomeValues) {
   EXPECT_EQ(config.dtype, DType::bf16);
   EXPECT_EQ(config.targets, (std::vector<std::string>{"*attn1*", "-*to_q"}));
   option("resolution").set(config, {"512", "1024"});
-  EXPECT_EQ(config.resolution, (std::vector<int64_t>{512, 1024}));
+  EXPECT_EQ(config.resolution, (std::vector<Resolution>{512, 1024}));
+  option("resolution").set(config, {"1344,1792", "512"});
+  EXPECT_EQ(config.resolution, (std::vector<Resolution>{{1344, 1792}, 512}));
+  expect_error([&] { option("resolution").set(config, {"512x"}); }, {"--resolution", "WIDTHxHEIGHT", "512x"});
 }
 
 TEST(TrainConfig, WrongNumbersAreRefused) {
@@ -99,13 +104,36 @@ TEST(TrainConfig, TomlSaysTheSameAsFlags) {
   EXPECT_EQ(back.seed, 9007199254740993);
   EXPECT_EQ(back.dataset, config.dataset);
 
-  for (const auto& [text, resolutions] : {std::pair<const char*, std::vector<int64_t>>{"resolution = 512", {512}},
-                                          {"resolution = [512, 768]", {512, 768}}}) {
+  for (const auto& [text, resolutions] : {std::pair<const char*, std::vector<Resolution>>{"resolution = 512", {512}},
+                                          {"resolution = \"1344x1792\"", {{1344, 1792}}},
+                                          {"resolution = [512, \"512x768\"]", {512, {512, 768}}}}) {
     write_plain(folder / "b.toml", text);
     read_toml(back, folder / "b.toml");
     EXPECT_EQ(back.resolution, resolutions);
     EXPECT_NE(to_toml(back).find(text), std::string::npos) << to_toml(back);
   }
+}
+
+TEST(TrainConfig, DataSetsStandInTheFile) {
+  const TemporaryDirectory folder;
+  write_plain(folder / "a.toml",
+              "model = 'm'\n[general]\nshuffle_caption = true\n[[datasets]]\nresolution = [512, 768]\n"
+              "[[datasets.subsets]]\nimage_dir = '/cats'\n");
+  TrainConfig config;
+  read_toml(config, folder / "a.toml");
+  EXPECT_EQ(data_paths(config), std::vector<std::string>{"/cats"});
+  write_plain(folder / "b.toml", to_toml(config));
+  TrainConfig back;
+  read_toml(back, folder / "b.toml");
+  EXPECT_EQ(back.datasets, config.datasets);
+  back.dataset = {"/dogs"};
+  back.output = "out";
+  resolve(back);
+  EXPECT_EQ(data_paths(back), std::vector<std::string>{"/dogs"}) << "a flag comes before a file";
+  write_plain(folder / "c.toml", "dataset = 'x'\n[[datasets]]\n[[datasets.subsets]]\nimage_dir = '/cats'\n");
+  expect_error([&] { read_toml(config = {}, folder / "c.toml"); }, {"c.toml", "dataset or [[datasets]]", "both"});
+  write_plain(folder / "d.toml", "[[datasets]]\n[[datasets.subsets]]\nimage_dirs = '/cats'\n");
+  expect_error([&] { read_toml(config = {}, folder / "d.toml"); }, {"d.toml", "image_dirs", "did you mean image_dir?"});
 }
 
 TEST(TrainConfig, KohyasSpellingsAreTaken) {
@@ -144,8 +172,8 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
   expect_error([&] { read("warmup = \"x\""); }, {"c.toml: warmup", "a number", "the string \"x\""});
   expect_error([&] { read("targets = \"x\""); }, {"c.toml: targets", "list"});
   expect_error([&] { read("resolution = []"); }, {"c.toml: resolution", "at least one", "none"});
-  expect_error([&] { read("resolution = [512, \"x\"]"); }, {"c.toml: resolution", "an integer", "the string \"x\""});
-  expect_error([&] { read("resolution = \"512\""); }, {"c.toml: resolution", "an integer", "the string \"512\""});
+  expect_error([&] { read("resolution = [512, \"x\"]"); }, {"c.toml: resolution", "WIDTHxHEIGHT", "'x'"});
+  expect_error([&] { read("resolution = true"); }, {"c.toml: resolution", "WIDTHxHEIGHT", "true"});
   expect_error([&] { read("name = 3"); }, {"c.toml: name", "a string", "the integer 3"});
   expect_error([&] { read("targets = [1]"); }, {"c.toml: targets", "a string", "the integer 1"});
   expect_error([&] { read("no_upscale = \"yes\""); }, {"c.toml: no_upscale", "true or false", "the string \"yes\""});

@@ -1,11 +1,15 @@
 // Data sets in kohya's TOML: what they inherit, what is refused, and what becomes of their pictures.
 #include "wick/train/dataset_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "io/files.h"
 #include "wick/train/batches.h"
 #include "wick/train/config.h"
+#include "wick/train/picture_settings.h"
 
 namespace wick {
 namespace {
@@ -76,7 +80,7 @@ enable_bucket = false
   const auto& [first, second] = std::tie(sources.groups[0], sources.groups[1]);
   EXPECT_EQ(first.batch_size, 4);
   EXPECT_EQ(second.batch_size, 0) << "the run's";
-  EXPECT_EQ(first.resolutions.front().resolution, 128);
+  EXPECT_EQ(first.resolutions.front().resolution, Resolution(128));
   EXPECT_EQ(first.resolutions.front().step, 32);
   EXPECT_EQ(second.resolutions.front().step, 64) << "the run's";
   for (const Size size : bucket_sizes(first.resolutions.front()))
@@ -106,6 +110,90 @@ enable_bucket = false
   EXPECT_EQ(others.captions.separator, ";");
   EXPECT_EQ(cats.captions.extension, ".caption");
   EXPECT_EQ(dataset_folders(file_), (std::vector<fs::path>{cats.folder, dogs.folder, others.folder}));
+}
+
+TEST_F(DatasetFileTest, DataSetsHaveSizesAndCaptionsOfTheirOwn) {
+  const PictureSources sources = read(R"(
+[general]
+keep_tokens_separator = "|||"
+[[datasets]]
+resolution = [128, 192]
+validation_split = 0.25
+validation_seed = 3
+  [[datasets.subsets]]
+  image_dir = "a"
+  enable_wildcard = true
+  secondary_separator = ";;;"
+  recursive = true
+[[datasets]]
+resolutions = [64, 128, "128x96"]
+  [[datasets.subsets]]
+  image_dir = "b"
+  keep_tokens_separator = ""
+  caption_first_line = true
+)");
+  const PictureGroup &first = sources.groups.at(0), &second = sources.groups.at(1);
+  ASSERT_EQ(first.resolutions.size(), 1u);
+  EXPECT_EQ(first.resolutions[0].resolution, Resolution(128, 192));
+  ASSERT_EQ(second.resolutions.size(), 3u);
+  EXPECT_EQ(second.resolutions[2].resolution, Resolution(128, 96));
+  const PictureSubset &a = first.subsets.at(0), &b = second.subsets.at(0);
+  EXPECT_EQ(a.captions.keep_separator, "|||");
+  EXPECT_EQ(a.captions.secondary_separator, ";;;");
+  EXPECT_TRUE(a.captions.wildcards && a.nested && !b.nested && b.captions.first_line);
+  EXPECT_EQ(b.captions.keep_separator, "") << "taken back";
+  EXPECT_EQ(a.split.held_back, 0.25);
+  EXPECT_EQ(a.split.seed, 3u);
+  EXPECT_EQ(b.split.held_back, 0);
+}
+
+TEST_F(DatasetFileTest, AShareOfEachFolderIsHeldBack) {
+  for (const char* folder : {"cats", "dogs"})
+    for (char name = 'a'; name < 'k'; ++name) add(fmt::format("{}/{}", folder, name), 64, 64);
+  write_plain(file_,
+              "[[datasets]]\nresolution = 64\nvalidation_split = 0.25\nvalidation_seed = 0\n[[datasets.subsets]]\n"
+              "image_dir = 'cats'\nnum_repeats = 3\n[[datasets.subsets]]\nimage_dir = 'dogs'\nis_reg = true\n");
+  TrainConfig config;
+  config.dataset = {file_.string()};
+  const auto names = [](const Dataset& dataset) {
+    std::vector<std::string> all;
+    for (const Example& e : dataset.examples) all.push_back(e.name);
+    return all;
+  };
+  const Dataset trained = Dataset::scan(picture_sources(config, space_)),
+                held_back = Dataset::scan(held_back_sources(config, space_));
+  EXPECT_EQ(names(held_back), (std::vector<std::string>{"cats/g.png", "cats/j.png"})) << "as kohya's scripts choose";
+  EXPECT_EQ(held_back.shown_count(), 2u) << "without repeats";
+  EXPECT_EQ(names(trained).size(), 8u + 10u) << "all of regularisation";
+  EXPECT_EQ(std::ranges::count(names(trained), "cats/g.png"), 0);
+  TrainConfig other;
+  other.dataset = {(folder_ / "dogs").string()};
+  EXPECT_TRUE(held_back_sources(other, space_).groups.empty());
+  other.validation_split = 0.01;
+  expect_error([&] { Dataset::scan(held_back_sources(other, space_)); }, {"dogs", "holds back none", "larger share"});
+}
+
+// What option files of other trainers become.
+TEST_F(DatasetFileTest, TablesSayWhatIsBesideTheRuns) {
+  TrainConfig run;
+  run.resolution = {512}, run.keep_tokens = 1;
+  PictureSection cats{.settings = run, .image_dir = "/cats"}, dogs = cats, more = cats;
+  dogs.image_dir = "/dogs", dogs.repeats = 4, dogs.loss_weight = 0.5, dogs.recursive = true;
+  dogs.settings.shuffle_caption = true, dogs.settings.caption_prefix = "a \"b\"";
+  more.settings.resolution = {64, {64, 96}}, more.settings.no_bucket = true;
+  run.datasets = dataset_tables(run, {cats, dogs, more});
+  EXPECT_EQ(run.datasets,
+            "[[datasets]]\n\n  [[datasets.subsets]]\n  image_dir = \"/cats\"\n\n  [[datasets.subsets]]\n"
+            "  image_dir = \"/dogs\"\n  recursive = true\n  num_repeats = 4\n  loss_weight = 0.5\n"
+            "  caption_prefix = \"a \\\"b\\\"\"\n  shuffle_caption = true\n\n"
+            "[[datasets]]\nresolutions = [64, \"64x96\"]\nenable_bucket = false\n\n  [[datasets.subsets]]\n"
+            "  image_dir = \"/cats\"\n");
+  const PictureSources sources = read_datasets(run, space_);
+  ASSERT_EQ(sources.groups.size(), 2u);
+  EXPECT_EQ(sources.groups[0].subsets[1].repeats, 4);
+  EXPECT_EQ(sources.groups[0].resolutions[0].resolution, Resolution(512));
+  EXPECT_TRUE(sources.groups[1].resolutions[1].one);
+  EXPECT_EQ(data_paths(run), (std::vector<std::string>{"/cats", "/dogs", "/cats"}));
 }
 
 // As in kohya's scripts, which compare the texts.
@@ -147,22 +235,21 @@ TEST_F(DatasetFileTest, WrongKeysAreRefusedByName) {
   expect_refused(kSubset + "num_repeats = '3'", {"num_repeats", "an integer", "the string \"3\""});
   expect_refused(kSubset + "shuffle_caption = 1", {"shuffle_caption", "true or false", "the integer 1"});
   expect_refused(kSubset + "caption_dropout_rate = 1.5", {"caption_dropout_rate", "from 0 to 1", "1.5"});
-  expect_refused(kSubset + "class_tokens = ''", {"class_tokens", "a text"});
+  expect_refused(kSubset + "class_tokens = ''", {"class_tokens", "expected"});
   expect_refused(kSubset + "batch_size = 2", {"subset 1: batch_size", "[general] or [[datasets]]"});
   expect_refused("[general]\nimage_dir = 'x'\n" + kSubset, {"[general]: image_dir", "[[datasets.subsets]]"});
   expect_refused("[[datasets]]\nimage_dir = 'x'", {"[[datasets]] 1: image_dir", "[[datasets.subsets]]"});
-  expect_refused("[general]\nresolution = [512, 768]\n" + kSubset, {"resolution", "square"});
-  expect_refused("[general]\nresolution = 'x'\n" + kSubset, {"resolution", "an integer", "the string"});
+  expect_refused("[general]\nresolution = [512, 768, 1024]\n" + kSubset, {"resolution", "[width, height]"});
+  expect_refused("[general]\nresolution = 'x'\n" + kSubset, {"resolution", "WIDTHxHEIGHT", "x"});
   expect_refused("[general]\nbucket_reso_steps = 40\n" + kSubset, {"[[datasets]] 1", "multiple of 32", "40"});
   expect_refused("[general]\nenable_bucket = false\nbucket_no_upscale = true\n" + kSubset,
                  {"[[datasets]] 1", "bucket_no_upscale", "enable_bucket"});
 }
 
 TEST_F(DatasetFileTest, KohyasOtherKeysAreRefusedWhereTheyAskForSomething) {
-  for (const char* key : {"enable_wildcard = true", "keep_tokens_separator = '|||'", "token_warmup_step = 5",
-                          "caption_dropout_every_n_epochs = 2", "face_crop_aug_range = [1.0, 2.0]",
-                          "metadata_file = 'x.json'", "network_multiplier = 0.5", "secondary_separator = ';'",
-                          "validation_split = 0.1", "custom_attributes = {a = 1}", "resize_interpolation = 'area'"}) {
+  for (const char* key : {"token_warmup_step = 5", "caption_dropout_every_n_epochs = 2",
+                          "face_crop_aug_range = [1.0, 2.0]", "metadata_file = 'x.json'", "network_multiplier = 0.5",
+                          "custom_attributes = {a = 1}", "resize_interpolation = 'area'"}) {
     const std::string text(key);
     expect_refused(kSubset + text, {text.substr(0, text.find(' ')), "Wick has no such setting"});
   }

@@ -73,7 +73,7 @@ TEST_F(KohyaTest, SdxlIsReadAsKohyaReadsIt) {
   EXPECT_EQ(c.warmup.value, 2);
   EXPECT_EQ(c.steps, 6);
   EXPECT_EQ(c.batch_size, 2);
-  EXPECT_EQ(c.resolution, std::vector<int64_t>{64});
+  EXPECT_EQ(c.resolution, std::vector<Resolution>{64});
   EXPECT_FALSE(c.no_bucket);
   EXPECT_EQ(c.min_bucket_reso, 32);
   EXPECT_EQ(c.max_bucket_reso, 128);
@@ -208,7 +208,7 @@ TEST_F(KohyaTest, WhatCannotBeHonouredIsRefusedByName) {
   expect_refused("network_train_unet_only = true\nnetwork_train_text_encoder_only = true", {"neither"});
   expect_refused("dataset_config = 'a.toml'", {"train_data_dir or dataset_config", "both"});
   expect_refused("[a]\nseed = 1\n[b]\nseed = 2", {"seed", "once"});
-  expect_error([&] { read("train_data_dir = 'a'\nresolution = '512,768'"); }, {"resolution", "512,768"});
+  expect_error([&] { read("train_data_dir = 'a'\nresolution = '512,768,1024'"); }, {"resolution", "512,768,1024"});
   expect_error([&] { read(kLeast + "zero_terminal_snr = true\nv2 = true\nmin_timestep = 5"); },
                {"min_timestep", "2 more are refused", "--explain-config"});
   expect_error([&] { read("train_data_dir = 'a'"); }, {"resolution is missing"});
@@ -328,7 +328,7 @@ TEST_F(KohyaTest, TheGuisOwnFilesAreRead) {
   EXPECT_EQ(c.rank.value, 8);
   EXPECT_EQ(c.alpha.value, 2);
   EXPECT_EQ(c.conv_rank, 4);
-  EXPECT_EQ(c.resolution, std::vector<int64_t>{1024});
+  EXPECT_EQ(c.resolution, std::vector<Resolution>{1024});
   EXPECT_EQ(c.optimizer, OptimizerKind::adamw8bit);
   EXPECT_EQ(c.weight_decay, 0.1);
   EXPECT_EQ(c.lr.value, 2e-4);
@@ -342,12 +342,35 @@ TEST_F(KohyaTest, TheGuisOwnFilesAreRead) {
   EXPECT_EQ(told(read, "network_train_unet_only"), "honoured: targets = []");
 }
 
-// Buckets have the area of the two sides.
-TEST_F(KohyaTest, SidesOfBucketsMayDiffer) {
-  EXPECT_EQ(read("train_data_dir = 'a'\nenable_bucket = true\nresolution = '512,2048'").config.resolution,
-            std::vector<int64_t>{1024});
-  expect_error([&] { read("train_data_dir = 'a'\nenable_bucket = true\nresolution = '1344,1792'"); },
-               {"resolution", "1344,1792"});
+TEST_F(KohyaTest, SidesMayDiffer) {
+  for (const char* size : {"'1344,1792'", "'1344, 1792'", "[1344, 1792]"})
+    EXPECT_EQ(read(fmt::format("train_data_dir = 'a'\nenable_bucket = true\nresolution = {}", size)).config.resolution,
+              (std::vector<Resolution>{{1344, 1792}}));
+  const TrainConfig one = read("train_data_dir = 'a'\nresolution = '1344,1792'").config;
+  EXPECT_TRUE(one.no_bucket);
+  expect_error([&] { read("train_data_dir = 'a'\nresolution = '1344,'"); }, {"resolution", "WIDTHxHEIGHT", "1344,"});
+}
+
+TEST_F(KohyaTest, CaptionsAreTreatedAsThere) {
+  const TrainConfig plain = config("");
+  EXPECT_TRUE(plain.caption_first_line) << "of a file";
+  const TrainConfig c = config(
+      "enable_wildcard = true\nkeep_tokens_separator = '|||'\nsecondary_separator = ';;;'\nshuffle_caption = true");
+  EXPECT_TRUE(c.enable_wildcard && c.shuffle_caption && !c.caption_first_line);
+  EXPECT_EQ(c.keep_tokens_separator, "|||");
+  EXPECT_EQ(c.secondary_separator, ";;;");
+}
+
+TEST_F(KohyaTest, ValidationIsAfterEachEpoch) {
+  const TrainConfig c = config("validation_split = 0.1\nvalidation_seed = 7\nmax_validation_steps = 5");
+  EXPECT_EQ(c.validation_split, 0.1);
+  EXPECT_EQ(c.validation_seed, 7);
+  EXPECT_EQ(c.max_validation_steps, 5);
+  EXPECT_EQ(c.val_every_epochs, 1);
+  const TrainConfig rare = config("validation_split = 0.1\nvalidate_every_n_epochs = 3\nvalidate_every_n_steps = 50");
+  EXPECT_EQ(rare.val_every_epochs, 3);
+  EXPECT_EQ(rare.val_every, 50);
+  EXPECT_EQ(config("validate_every_n_steps = 50").val_every, 0) << "nothing is held back";
 }
 
 // What asks for nothing is not refused, and "" is as if it were not there.

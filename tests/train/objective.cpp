@@ -45,13 +45,13 @@ class LatentCacheTest : public testing::Test {
 
 TEST_F(LatentCacheTest, BucketsFollowTheModel) {
   const BucketOptions options = bucket_options(sdxl_->latents()).front();
-  EXPECT_EQ(options.resolution, 128);
+  EXPECT_EQ(options.resolution, Resolution(128));
   EXPECT_EQ(options.step, 32) << "so that two halvings of the latent leave whole pixels";
 }
 
 TEST_F(LatentCacheTest, BucketsFollowTheirSettings) {
   const LatentSpace space{.channels = 16, .factor = 8, .side_step = 16, .bucket_step = 16, .native = 1024};
-  const auto steps = [&](const std::vector<int64_t>& resolutions, int64_t step) {
+  const auto steps = [&](const std::vector<Resolution>& resolutions, int64_t step) {
     std::vector<int64_t> found;
     for (const BucketOptions& o : bucket_options(space, resolutions, /*upscale=*/true, step)) found.push_back(o.step);
     return found;

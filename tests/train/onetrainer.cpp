@@ -44,7 +44,7 @@ TEST_F(OneTrainerTest, AFileIsReadAsOneTrainerReadsIt) {
   EXPECT_EQ(c.warmup.value, 200);
   EXPECT_EQ(c.epochs, 100);
   EXPECT_EQ(c.batch_size, 4);
-  EXPECT_EQ(c.resolution, std::vector<int64_t>{1024});
+  EXPECT_EQ(c.resolution, std::vector<Resolution>{1024});
   EXPECT_EQ(c.targets, std::vector<std::string>{"unet.*.attentions.*"});
   EXPECT_EQ(c.dtype, DType::f16);
   EXPECT_EQ(c.save_dtype, DType::f32);
@@ -129,10 +129,39 @@ TEST_F(OneTrainerTest, ConceptsAreFolders) {
   const ForeignConfig two =
       explain("", R"([{"path": "a", "seed": 1}, {"path": "b", "seed": 2}, {"path": "c", "enabled": false}])");
   two.check();
-  EXPECT_EQ(two.config.dataset, (std::vector<std::string>{"a", "b"}));
-  expect_error([&] { explain("", R"([{"path": "a"}, {"path": "b", "balancing": 2.0}])").check(); },
-               {"concepts[1]", "one set of settings"});
+  ASSERT_EQ(data_paths(two.config).size(), 2u);
+  EXPECT_TRUE(data_paths(two.config)[1].ends_with("/b"));
   expect_error([&] { explain("", "[]").check(); }, {"concepts", "found none"});
+}
+
+TEST_F(OneTrainerTest, EachConceptHasSettingsOfItsOwn) {
+  const ForeignConfig read = explain("", R"([
+    {"path": "/a", "balancing": 2.0, "balancing_strategy": "REPEATS", "include_subdirectories": true,
+     "text": {"enable_tag_shuffling": true, "keep_tags_count": 2},
+     "image": {"enable_resolution_override": true, "resolution_override": "512x768"}},
+    {"path": "/b", "loss_weight": 0.5, "text": {"tag_dropout_enable": true, "tag_dropout_mode": "RANDOM",
+     "tag_dropout_probability": 0.25}, "image": {"resolution_override": "64"}}])");
+  read.check();
+  const PictureSources sources = read_datasets(
+      read.config, {.channels = 4, .factor = 8, .side_step = 8, .bucket_step = 32, .native = 1024, .largest = 4096});
+  ASSERT_EQ(sources.groups.size(), 2u);
+  const PictureSubset &a = sources.groups[0].subsets.at(0), &b = sources.groups[1].subsets.at(0);
+  EXPECT_EQ(sources.groups[0].resolutions.at(0).resolution, Resolution(512, 768));
+  EXPECT_TRUE(sources.groups[0].resolutions[0].one && !sources.groups[1].resolutions.at(0).one);
+  EXPECT_EQ(sources.groups[1].resolutions[0].resolution, Resolution(1024));
+  EXPECT_EQ(a.repeats, 2);
+  EXPECT_TRUE(a.captions.shuffle && a.captions.lines && a.nested && !b.nested);
+  EXPECT_EQ(a.captions.keep_tokens, 2);
+  EXPECT_EQ(b.captions.tag_dropout, 0.25);
+  EXPECT_EQ(b.captions.keep_tokens, 1) << "OneTrainer's own";
+  EXPECT_FALSE(b.captions.shuffle);
+  EXPECT_EQ(b.loss_weight, 0.5);
+  for (const auto& [concept_, part] :
+       {std::pair(R"({"path": "a", "balancing": 0.5})", "balancing"),
+        {R"({"path": "a", "text": {"prompt_source": "filename"}})", "prompt_source"},
+        {R"({"path": "a", "text": {"tag_dropout_enable": true, "tag_dropout_probability": 0.1}})", "tag_dropout_mode"},
+        {R"({"path": "a", "type": "VALIDATION"})", "type"}})
+    expect_error([&] { explain("", fmt::format("[{}]", concept_)).check(); }, {"concepts[0]", part});
 }
 
 }  // namespace

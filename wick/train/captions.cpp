@@ -1,7 +1,10 @@
 #include "wick/train/captions.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -78,6 +81,20 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// Lines of wildcards are one text until a variant takes one of them: the prefix is before the first of them alone.
+std::vector<std::string> texts_of(const std::string& text, const CaptionOptions& options) {
+  if (options.wildcards) return {fmt::format("{}", fmt::join(lines_of(text), "\n"))};
+  if (options.lines) return lines_of(text);
+  return {options.first_line ? trimmed(text.substr(0, text.find('\n'))) : text};
+}
+
+std::vector<std::string> split_at(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size(); begin += parts.back().size() + 1)
+    parts.push_back(text.substr(begin, text.find(separator, begin) - begin));
+  return parts;
+}
+
 std::vector<std::string> tags_of(const std::string& caption, const std::string& separator) {
   std::vector<std::string> tags;
   for (size_t begin = 0; begin <= caption.size();) {
@@ -86,6 +103,68 @@ std::vector<std::string> tags_of(const std::string& caption, const std::string& 
     begin = end + separator.size();
   }
   return tags;
+}
+
+// The text before the first `separator`, and the text behind it. Without a separator the former is the whole.
+std::pair<std::string, std::optional<std::string>> cut_at(const std::string& text, const std::string& separator) {
+  const size_t at = separator.empty() ? text.npos : text.find(separator);
+  if (at == text.npos) return {text, {}};
+  return {text.substr(0, at), text.substr(at + separator.size())};
+}
+
+std::string with_all(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
+  return text;
+}
+
+// One of the parts of each {a|b}, of a line by chance.
+std::string with_choices(const std::string& caption, Rng& rng) {
+  static constexpr std::string_view kOpen("\0l", 2), kClose("\0r", 2);  // no caption has a NUL
+  const auto one_of = [&](const std::vector<std::string>& all) {
+    return all.size() == 1 ? all.front() : all[rng.below(all.size())];
+  };
+  const std::string text = with_all(with_all(one_of(split_at(caption, '\n')), "{{", kOpen), "}}", kClose);
+  std::string chosen;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text[at] == '{' ? text.find('}', at + 1) : text.npos;
+    if (end == text.npos || end == at + 1) {
+      chosen += text[at++];
+      continue;
+    }
+    chosen += one_of(split_at(text.substr(at + 1, end - at - 1), '|'));
+    at = end + 1;
+  }
+  return with_all(with_all(std::move(chosen), kOpen, "{"), kClose, "}");
+}
+
+// The tags of a caption: those that stay at the beginning and at the end, and the others.
+struct Tags {
+  std::vector<std::string> first, others, last;
+};
+
+Tags sorted_tags(const std::string& caption, const CaptionOptions& options) {
+  Tags tags;
+  const auto [before, behind] = cut_at(caption, options.keep_separator);
+  if (behind) {
+    const auto [others, last] = cut_at(*behind, options.keep_separator);
+    tags = {tags_of(before, options.separator), tags_of(others, options.separator)};
+    if (last) tags.last = tags_of(*last, options.separator);
+    return tags;
+  }
+  tags.first = tags_of(caption, options.separator);
+  const auto end = tags.first.begin() + std::min(options.keep_tokens, std::ssize(tags.first));
+  tags.others.assign(end, tags.first.end());
+  tags.first.erase(end, tags.first.end());
+  return tags;
+}
+
+std::string shuffled(const std::string& caption, const CaptionOptions& options, Rng& rng) {
+  auto [all, others, last] = sorted_tags(caption, options);
+  if (options.shuffle) fisher_yates(others, rng);
+  for (std::string& tag : others)
+    if (options.tag_dropout == 0 || double(rng.uniform()) >= options.tag_dropout) all.push_back(std::move(tag));
+  std::ranges::move(last, std::back_inserter(all));
+  return fmt::format("{}", fmt::join(all, ", "));
 }
 
 // The file's text, as it is and without the space around it.
@@ -110,10 +189,7 @@ bool is_caption_name(const fs::path& file, const CaptionOptions& options) {
 }
 
 std::string with_trigger(std::string text, const std::string& word) {
-  if (word.empty()) return text;
-  for (size_t at = 0; (at = text.find(kTrigger, at)) != text.npos; at += word.size())
-    text.replace(at, kTrigger.size(), word);
-  return text;
+  return word.empty() ? text : with_all(std::move(text), kTrigger, word);
 }
 
 PictureCaptions read_captions(const fs::path& image, const fs::path& folder, const CaptionOptions& options) {
@@ -124,7 +200,7 @@ PictureCaptions read_captions(const fs::path& image, const fs::path& folder, con
     return {{completed(options.class_tokens, options)}};
   }
   const auto [bytes, text] = read_caption(file);
-  PictureCaptions captions{.texts = options.lines ? lines_of(text) : std::vector{text},
+  PictureCaptions captions{.texts = texts_of(text, options),
                            .file = DataFile{file.lexically_relative(folder).generic_string(), sha256_hex(bytes)}};
   for (std::string& caption : captions.texts) caption = completed(std::move(caption), options);
   return captions;
@@ -132,18 +208,11 @@ PictureCaptions read_captions(const fs::path& image, const fs::path& folder, con
 
 // The stream of captions under a seed of the caption's own, with a stretch for each variant.
 std::string caption_variant(const std::string& caption, const CaptionOptions& options, uint64_t seed, int64_t index) {
-  if (!options.varies()) return caption;
   Rng rng(named_seed(seed, caption), Stream::caption, uint64_t(index) << 32);
-  std::vector<std::string> kept = tags_of(caption, options.separator);
-  const auto first = kept.begin() + std::min(options.keep_tokens, std::ssize(kept));
-  std::vector<std::string> others(first, kept.end());
-  kept.erase(first, kept.end());
-  if (options.shuffle) fisher_yates(others, rng);
-  for (std::string& tag : others)
-    if (options.tag_dropout == 0 || double(rng.uniform()) >= options.tag_dropout) kept.push_back(std::move(tag));
-  std::string variant;
-  for (const std::string& tag : kept) variant += (variant.empty() ? "" : ", ") + tag;
-  return variant;
+  std::string variant = options.wildcards ? with_choices(caption, rng) : caption;
+  if (options.splits()) variant = shuffled(variant, options, rng);
+  if (options.secondary_separator.empty()) return variant;
+  return with_all(std::move(variant), options.secondary_separator, options.separator);
 }
 
 }  // namespace wick

@@ -87,6 +87,13 @@ void set_value(bool& value, const OptionTraits&, const std::string& text, const 
   value = text == "true";
 }
 
+void set_value(Resolution& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
+  const std::optional<Resolution> read = Resolution::read(text);
+  if (!read || double(read->longer()) > traits.max || (read->shorter() == 0 && read->longer() > 0))
+    fail_value(where, fmt::format("a side or WIDTHxHEIGHT, of at most {}", traits.max), text);
+  value = *read;
+}
+
 void set_value(StepsOrShare& steps, const OptionTraits& traits, const std::string& text, const std::string& where) {
   set_value(steps.value, traits, text, where);
   if (steps.value >= 1 && steps.value != std::floor(steps.value))
@@ -139,19 +146,7 @@ void set_words(ByPattern<T>& numbers, const OptionTraits& traits, const std::vec
   }
 }
 
-std::string toml_value(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\')
-      quoted += {'\\', c};
-    else if (uint8_t(c) < 0x20 || c == 0x7f)
-      quoted += fmt::format("\\u{:04X}", uint8_t(c));
-    else
-      quoted += c;
-  }
-  return quoted + '"';
-}
-
+std::string toml_value(const std::string& text) { return toml_string(text); }
 std::string toml_value(int64_t value) { return fmt::format("{}", value); }
 std::string toml_value(bool value) { return fmt::format("{}", value); }
 std::string toml_value(double value) { return float_text(value); }
@@ -160,12 +155,19 @@ std::string toml_value(const std::vector<std::string>& list) {
   for (const std::string& item : list) quoted.push_back(toml_value(item));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
-template <class T>
-requires std::is_same_v<T, int64_t> || std::is_same_v<T, double> std::string toml_value(const std::vector<T>& list) {
+std::string toml_value(const std::vector<double>& list) {
   if (list.size() == 1) return toml_value(list.front());
   std::vector<std::string> items;
-  for (const T item : list) items.push_back(toml_value(item));
+  for (const double item : list) items.push_back(toml_value(item));
   return fmt::format("[{}]", fmt::join(items, ", "));
+}
+std::string toml_value(Resolution value) {
+  return value.width == value.height ? value.text() : toml_value(value.text());
+}
+std::string toml_value(const std::vector<Resolution>& list) {
+  std::vector<std::string> each;
+  for (const Resolution value : list) each.push_back(toml_value(value));
+  return each.size() == 1 ? each.front() : fmt::format("[{}]", fmt::join(each, ", "));
 }
 template <class T>
 requires std::is_enum_v<T> std::string toml_value(T value) {
@@ -242,7 +244,17 @@ std::vector<TrainOption> listed_options() {
   add("val", Subject::model, &C::val,
       "Pictures that are held back, or files of JSON lines, whose loss is told too; as --dataset names them",
       {.fixed = false, .item = "PATH ..."});
+  add("validation_split", Subject::model, &C::validation_split,
+      "Share of each folder's pictures that is held back in place of --val; those of regularisation are not",
+      {.max = 0.9, .kind = ModelKind::pictures});
+  add("validation_seed", Subject::model, &C::validation_seed, "Seed by which these pictures are chosen [--seed]",
+      {.min = -1, .max = double(std::numeric_limits<int64_t>::max()), .kind = ModelKind::pictures});
+  add("max_validation_steps", Subject::model, &C::max_validation_steps,
+      "Validate with so many of the pictures that are held back at most; 0: with all",
+      {.fixed = false, .kind = ModelKind::pictures});
   add("val_every", Subject::steps, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
+      {.fixed = false});
+  add("val_every_epochs", Subject::steps, &C::val_every_epochs, "Epochs from one validation to the next",
       {.fixed = false});
   add("output", Subject::output, &C::output,
       "Folder for what the run leaves; one that holds a run is only taken up with --resume",
@@ -357,6 +369,14 @@ std::vector<TrainOption> listed_options() {
       {.kind = ModelKind::pictures, .item = "auto|ENDING"});
   add("caption_lines", Subject::pictures, &C::caption_lines,
       "Each line of such a file is a caption; a sample has one of them", {.kind = ModelKind::pictures});
+  add("caption_first_line", Subject::pictures, &C::caption_first_line,
+      "The first line of such a file is the caption, and not all of it", {.kind = ModelKind::pictures});
+  add("enable_wildcard", Subject::pictures, &C::enable_wildcard,
+      "{a|b} in a caption is one of its parts, {{ and }} are braces, and of several lines a sample has one; it has one "
+      "of --caption-variants choices",
+      {.kind = ModelKind::pictures});
+  add("default_caption", Subject::pictures, &C::default_caption, "Caption of pictures that have no file of one",
+      {.kind = ModelKind::pictures});
   add("caption_prefix", Subject::pictures, &C::caption_prefix, "Text before every caption, and a space",
       {.kind = ModelKind::pictures});
   add("caption_suffix", Subject::pictures, &C::caption_suffix, "Text behind every caption, after a space",
@@ -368,10 +388,16 @@ std::vector<TrainOption> listed_options() {
       "Shuffle the tags of a caption; a sample has one of --caption-variants orders", {.kind = ModelKind::pictures});
   add("keep_tokens", Subject::pictures, &C::keep_tokens,
       "Tags at the beginning of a caption that are neither shuffled nor dropped", {.kind = ModelKind::pictures});
+  add("keep_tokens_separator", Subject::pictures, &C::keep_tokens_separator,
+      "Where this text stands in a caption, the tags before it are those, in place of --keep-tokens; where it stands "
+      "again, so are the tags behind that",
+      {.kind = ModelKind::pictures});
   add("caption_tag_dropout_rate", Subject::pictures, &C::caption_tag_dropout_rate, "Share of the other tags left out",
       {.max = 1, .kind = ModelKind::pictures});
   add("caption_separator", Subject::pictures, &C::caption_separator, "Text between tags",
       {.kind = ModelKind::pictures});
+  add("secondary_separator", Subject::pictures, &C::secondary_separator,
+      "Text between tags that stay together; it becomes --caption-separator", {.kind = ModelKind::pictures});
   add("caption_variants", Subject::pictures, &C::caption_variants,
       "Orders or choices of a caption's tags that are encoded before the first step",
       {.min = 1, .max = 1024, .kind = ModelKind::pictures});
@@ -446,17 +472,17 @@ std::vector<TrainOption> listed_options() {
   add("t5_mask", Subject::pictures, &C::t5_mask, "Hide the padding of T5's tokens from all others",
       {.kind = ModelKind::pictures});
   add("resolution", Subject::pictures, &C::resolution,
-      "Side of a square bucket in pixels; with several, an epoch shows each picture at each of them [as listed below, "
-      "or what the model's files say]",
-      {.max = 16384, .kind = ModelKind::pictures, .item = "INT ..."});
+      "Side of a square in pixels, or 1344x1792: buckets have its area; with several, an epoch shows each picture at "
+      "each of them [as listed below, or what the model's files say]",
+      {.max = 16384, .kind = ModelKind::pictures, .item = kResolutions});
   add("bucket_step", Subject::pictures, &C::bucket_step,
       "Sides of buckets are multiples of so many pixels [64, or a quarter of a lower resolution]",
       {.max = 16384, .kind = ModelKind::pictures});
-  add("min_bucket_reso", Subject::pictures, &C::min_bucket_reso, "Shortest side of a bucket [half of --resolution]",
-      {.max = 16384, .kind = ModelKind::pictures});
-  add("max_bucket_reso", Subject::pictures, &C::max_bucket_reso, "Longest side of a bucket [twice --resolution]",
-      {.max = 16384, .kind = ModelKind::pictures});
-  add("no_bucket", Subject::pictures, &C::no_bucket, "All pictures are cropped to squares of --resolution",
+  add("min_bucket_reso", Subject::pictures, &C::min_bucket_reso,
+      "Shortest side of a bucket [half of the shorter of --resolution]", {.max = 16384, .kind = ModelKind::pictures});
+  add("max_bucket_reso", Subject::pictures, &C::max_bucket_reso,
+      "Longest side of a bucket [twice the longer of --resolution]", {.max = 16384, .kind = ModelKind::pictures});
+  add("no_bucket", Subject::pictures, &C::no_bucket, "All pictures are cropped to --resolution",
       {.kind = ModelKind::pictures});
   add("no_upscale", Subject::pictures, &C::no_upscale,
       "Never scale pictures up: small ones get buckets of their own size at each --resolution above it",
@@ -552,6 +578,19 @@ std::string float_text(double value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+std::string toml_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      quoted += {'\\', c};
+    else if (uint8_t(c) < 0x20 || c == 0x7f)
+      quoted += fmt::format("\\u{:04X}", uint8_t(c));
+    else
+      quoted += c;
+  }
+  return quoted + '"';
+}
+
 std::vector<std::string_view> split_names(std::string_view names) {
   std::vector<std::string_view> all;
   for (size_t begin = 0; begin <= names.size(); begin += all.back().size() + 1)
@@ -585,7 +624,7 @@ bool TrainOption::is_bool() const { return std::holds_alternative<bool TrainConf
 bool TrainOption::is_switch() const { return is_bool() && toml(TrainConfig()) == "false"; }
 bool TrainOption::is_list() const {
   return std::holds_alternative<std::vector<std::string> TrainConfig::*>(member) ||
-         std::holds_alternative<std::vector<int64_t> TrainConfig::*>(member) ||
+         std::holds_alternative<std::vector<Resolution> TrainConfig::*>(member) ||
          std::holds_alternative<std::vector<double> TrainConfig::*>(member);
 }
 
@@ -654,6 +693,9 @@ std::span<const TrainAlias> train_aliases() {
                                         {"bucket_no_upscale", "no_upscale"},
                                         {"save_every_n_steps", "save_every"},
                                         {"save_every_n_epochs", "save_every_epochs"},
+                                        {"validate_every_n_steps", "val_every"},
+                                        {"validate_every_n_epochs", "val_every_epochs"},
+                                        {"class_tokens", "default_caption"},
                                         {"sample_every_n_steps", "sample_every"},
                                         {"sample_every_n_epochs", "sample_every_epochs"}};
   return kAll;
@@ -769,8 +811,10 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
     if (std::find(needed.begin(), needed.end(), option.key) != needed.end() &&
         (option.key != "model" || config.transformer.empty()))
-      check_usage(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
-                  option.help);
+      check_usage((option.toml(config) != "\"\"" && option.toml(config) != "[]") ||
+                      (option.key == "dataset" && !config.datasets.empty()),
+                  "{} is missing: {}", option.flag(), option.help);
+  if (!config.dataset.empty()) config.datasets.clear();  // a flag comes before a file
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
   check_name(config.name);
   check_usage(config.steps == 0 || config.epochs == 0, "--steps and --epochs: expected one of them, found {} and {}",
@@ -816,6 +860,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   check_usage(config.sample_prompts.empty() || config.train != TrainMode::vae,
               "--sample-prompts: --train vae has no denoiser to draw with; expected none");
   config.masked_loss = config.masked_loss || config.alpha_mask;
+  check_usage(config.val.empty() || config.validation_split == 0, "--val and --validation-split: expected one of them");
   check_usage(!config.alpha_mask || config.conditioning_data_dir.empty(),
               "--alpha-mask and --conditioning-data-dir: expected one of them");
   check_usage(config.caption_extension == "auto" || config.caption_extension.starts_with('.'),
@@ -885,6 +930,8 @@ ModelFiles model_files(const TrainConfig& config) {
 
 void check_kind(const TrainConfig& config, ModelKind kind) {
   static const TrainConfig defaults;
+  check_usage(kind == ModelKind::pictures || config.datasets.empty(),
+              "[[datasets]]: names folders of pictures; {} is a model of text", config.model);
   for (const TrainOption& option : train_options())
     check_usage(!option.traits.kind || option.traits.kind == kind || option.toml(config) == option.toml(defaults),
                 "{}: {} is a model of {}, which has no such setting", option.flag(), config.model,

@@ -19,6 +19,7 @@
 #include "wick/pipelines/known_models.h"
 #include "wick/pipelines/process.h"
 #include "wick/text/train_turns.h"
+#include "wick/train/buckets.h"
 #include "wick/train/objective.h"
 
 namespace wick {
@@ -50,6 +51,7 @@ constexpr std::string_view names_of(LossType) { return "l2|l1|huber|smooth-l1"; 
 constexpr std::string_view names_of(HuberSchedule) { return "constant|exponential|snr"; }
 constexpr std::string_view names_of(WeightingScheme) { return "none|sigma-sqrt|cosmap|sigma-squared"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
+std::string toml_string(const std::string& text);
 std::vector<std::string_view> split_names(std::string_view names);
 template <class E>
 requires requires(E value) { names_of(value); }
@@ -68,8 +70,9 @@ struct TrainConfig {
   // Files of a model's parts, beside the model or instead of it: ModelFiles of nn/checkpoint.h.
   std::string transformer, clip_l, clip_g, t5, vae, clip_tokenizer, t5_tokenizer;
   std::vector<std::string> dataset;
-  std::string cache;  // empty: in output
-  std::string name;   // "lora", or "model" for full and vae, unless given
+  std::string datasets;  // in place of `dataset`: the tables [general] and [[datasets]], as dataset_file.h reads them
+  std::string cache;     // empty: in output
+  std::string name;      // "lora", or "model" for full and vae, unless given
   TrainMode train = TrainMode::lora;
   bool from_scratch = false;
 
@@ -111,8 +114,9 @@ struct TrainConfig {
   double ema = 0;  // 0: none
   AverageWarmup ema_warmup = AverageWarmup::updates;
   std::string caption_extension = "auto", caption_separator = ",";
-  std::string caption_prefix, caption_suffix, trigger_word;
-  bool caption_lines = false, shuffle_caption = false;
+  std::string caption_prefix, caption_suffix, trigger_word, default_caption;
+  std::string keep_tokens_separator, secondary_separator;
+  bool caption_lines = false, caption_first_line = false, enable_wildcard = false, shuffle_caption = false;
   int64_t keep_tokens = 0, caption_variants = 8;
   double caption_dropout = 0, caption_tag_dropout_rate = 0;
   bool flip_aug = false, color_aug = false, random_crop = false;
@@ -138,7 +142,7 @@ struct TrainConfig {
   int64_t t5_tokens = 0;  // 0: what the model was made for
   bool t5_mask = false;
 
-  std::vector<int64_t> resolution = {0};             // 0: the model's native size
+  std::vector<Resolution> resolution = {0};          // 0: the model's native size
   int64_t bucket_step = 0;                           // 0: 64, or less at low resolutions
   int64_t min_bucket_reso = 0, max_bucket_reso = 0;  // 0: half and twice the resolution
   bool no_bucket = false;
@@ -151,7 +155,10 @@ struct TrainConfig {
   std::string chat_template_kwargs, template_date;  // as ChatOptions has them
   TrainTurns train_turns = TrainTurns::all;
   std::vector<std::string> val;
-  int64_t val_every = 0;  // 0: when something is saved
+  int64_t val_every = 0, val_every_epochs = 0;  // 0 both: when something is saved
+  double validation_split = 0;                  // the share of each folder's pictures that is held back
+  int64_t validation_seed = -1;                 // -1: the seed
+  int64_t max_validation_steps = 0;             // 0: all that are held back
 
   int64_t seed = 0;
   DType dtype = DType::f32, save_dtype = DType::f16;
@@ -198,12 +205,12 @@ struct OptionTraits {
 
 inline constexpr std::string_view kAutoOrNumber = "auto|NUMBER", kAutoOrInteger = "auto|INT";  // items
 inline constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kIntegers = "INT PATTERN=INT ...",
-                                  kStepsOrShare = "STEPS";
+                                  kStepsOrShare = "STEPS", kResolutions = "SIDE|WIDTHxHEIGHT ...";
 
 struct TrainOption {
   using Member =
       std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
-                   std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
+                   std::vector<std::string> TrainConfig::*, std::vector<Resolution> TrainConfig::*,
                    std::vector<double> TrainConfig::*, TrainMode TrainConfig::*, AdapterKind TrainConfig::*,
                    LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
                    TrainTurns TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
@@ -245,6 +252,7 @@ const TrainOption* find_option(std::string_view key);  // by its key or an alias
 const TrainOption& option_named(std::string_view key);
 
 // Reads a file's settings; unknown keys, wrong types and numbers out of range are UsageErrors naming file and key.
+// Folders of its [[datasets]] are relative to the working directory, as its other paths are.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
 // All settings but `resume` and those that are empty, including those that follow from others (`steps` from the
 // epochs), so that `--config` with this file is the same run again.

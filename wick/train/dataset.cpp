@@ -74,9 +74,9 @@ std::map<std::string, int64_t> folder_repeats(const PictureFolder& found, const 
   return repeats;
 }
 
-constexpr const char* kKinds = "JPEG, PNG or WebP";
+constexpr const char* kKinds = "JPEG, PNG, WebP, GIF, BMP or TIFF";
 
-// "JPEG, PNG or WebP; 1 caption has no picture and is not read: a.txt"
+// "JPEG, PNG, …; 1 caption has no picture and is not read: a.txt"
 std::string joined(std::string text, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) text += "; " + line.substr(0, line.size() - 1);
   return text;
@@ -104,6 +104,18 @@ struct Shown {
   std::string class_tokens = {};  // by its folder, of regularisation
 };
 
+// The pictures of each folder that are trained on, or those that are held back.
+std::vector<fs::path> read_of(const std::vector<fs::path>& pictures, const Split& split) {
+  if (split.held_back == 0) return pictures;
+  std::map<fs::path, std::vector<fs::path>> folders;
+  for (const fs::path& picture : pictures) folders[picture.parent_path()].push_back(picture);
+  std::vector<fs::path> read;
+  for (const auto& [folder, all] : folders)
+    for (const size_t i : chosen(all.size(), split)) read.push_back(all[i]);
+  std::ranges::sort(read);
+  return read;
+}
+
 // The pictures that an epoch shows, with their repeats. Adds remarks about those shown and left out.
 std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset) {
   check_is_folder(subset);
@@ -115,7 +127,7 @@ std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset)
   dataset.repeated = dataset.repeated || repeated;
   std::map<std::string, size_t> count;
   size_t left_out = 0;
-  for (const fs::path& picture : found.pictures) {
+  for (const fs::path& picture : read_of(found.pictures, subset.split)) {
     if (!repeated) {
       kept.push_back({picture, subset.repeats});
       continue;
@@ -126,12 +138,14 @@ std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset)
       ++left_out;
       continue;
     }
-    kept.push_back({picture, folder->second, subset.is_reg ? class_in_name(folder->first) : ""});
+    kept.push_back(
+        {picture, subset.split.validates ? 1 : folder->second, subset.is_reg ? class_in_name(folder->first) : ""});
     ++count[folder->first];
   }
   for (const auto& [folder, pictures] : count)
     dataset.remarks.push_back(fmt::format("{}: {} × {}", folder, count_of(pictures, "picture"), repeats.at(folder)));
   const std::vector<std::string> lines = found.left_out.lines();
+  if (subset.split.validates) return kept;
   if (!subset.name.empty()) {
     check(!kept.empty(), "{}: no picture found ({})", subset.source, joined(kKinds, lines));
     dataset.remarks.push_back(fmt::format("{}: {} × {}{}", subset.name, count_of(kept.size(), "picture"),
@@ -166,8 +180,7 @@ std::string name_in(const PictureSubset& subset, const std::string& within) {
 // The picture's header, as an example of no resolution yet.
 Example examine(const fs::path& image, const PictureSubset& subset) {
   check(!is_foreign_picture(image) || image_start(image).is_read,
-        "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP", image.string(),
-        image.extension().string());
+        "{}: {} is not a format Wick reads; convert it to PNG", image.string(), image.extension().string());
   const ImageInfo info = readable([&] { return probe_image(image); });
   return {.image = image,
           .name = name_in(subset, image.lexically_relative(subset.folder).generic_string()),
@@ -269,7 +282,9 @@ class Scan {
   void add_settings() {
     const PictureSources& sources = dataset_.sources;
     if (sources.settings.empty()) return;
-    list({sources.path.filename().string(), sha256_hex_of_file(sources.path)});
+    std::error_code ignored;
+    if (fs::is_regular_file(sources.path, ignored))
+      list({sources.path.filename().string(), sha256_hex_of_file(sources.path)});
     hash_.update(sources.settings.data(), sources.settings.size());
   }
 
@@ -288,7 +303,7 @@ class Scan {
     });
     const std::string picture_hash = is_picture ? sha256_hex_of_file(picture.image) : "";
     CaptionOptions options = subset.captions;
-    if (options.class_tokens.empty()) options.class_tokens = picture.class_tokens;
+    if (!picture.class_tokens.empty()) options.class_tokens = picture.class_tokens;
     bool is_sound = faults_.collect([&] { captions = read_captions(picture.image, subset.folder, options); });
     if (is_picture && subset.has_masks())
       is_sound = faults_.collect([&] { example.mask = mask_of(example, subset); }) && is_sound;
@@ -370,6 +385,9 @@ void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
     faults.collect([&] { readable_picture(pictures[i].image); });
   }
   faults.check(sources.path.string());
+  check(!examples.empty() || !any_subset(sources, [](const PictureSubset& s) { return s.split.validates; }),
+        "{}: the validation split holds back none of the pictures; expected a larger share, or more pictures",
+        sources.path.string());
   check(!examples.empty(), "{}: no picture found ({})", sources.groups.front().subsets.front().source,
         joined(std::string(kKinds) + ", each with a caption in a .txt or .caption", remarks));
 }
@@ -378,13 +396,13 @@ const PictureSubset& Dataset::subset_of(const Example& example) const {
   return sources.groups.at(example.group).subsets.at(example.subset);
 }
 
-Dataset Dataset::at(int64_t resolution, size_t group) const {
+Dataset Dataset::at(Resolution resolution, size_t group) const {
   Dataset some = *this;
-  std::map<size_t, int64_t> first;  // by group
+  std::map<size_t, Resolution> first;  // by group
   for (const Example& example : examples) first.emplace(example.group, example.resolution);
   std::erase_if(some.examples, [&](const Example& example) {
-    return resolution == 0 ? example.resolution != first.at(example.group)
-                           : example.resolution != resolution || example.group != group;
+    return resolution.width == 0 ? example.resolution != first.at(example.group)
+                                 : example.resolution != resolution || example.group != group;
   });
   return some;
 }

@@ -1,4 +1,4 @@
-// Pictures, JPEG, PNG or WebP, each with its caption beside it (captions.h), in a folder or several. Folders within are
+// Pictures (io/image.h), each with its caption beside it (captions.h), in a folder or several. Folders within are
 // read too; names that start with a dot are not.
 //
 // Where every folder within is named N_name ("10_cat"), an epoch shows its pictures N times, as kohya's scripts do
@@ -16,6 +16,7 @@
 #include "wick/train/buckets.h"
 #include "wick/train/captions.h"
 #include "wick/train/data_files.h"
+#include "wick/train/split.h"
 
 namespace wick {
 
@@ -29,6 +30,7 @@ struct Augmentation {
   bool is_endless() const { return color || random_crop; }  // no cache holds them all
 };
 
+constexpr double kMaxLossWeight = 1000;
 constexpr int64_t kMaxRepeats = 1000;  // of a picture in an epoch
 
 // Pictures that share their settings: kohya's [[datasets.subsets]].
@@ -44,6 +46,7 @@ struct PictureSubset {
   bool alpha_mask = false;           // their alpha is their mask
   bool is_reg = false;               // of regularisation: an epoch shows as many as of the group's others
   double loss_weight = 1;
+  Split split = {};
 
   bool has_masks() const { return alpha_mask || !masks.empty(); }
 };
@@ -71,7 +74,7 @@ struct Example {  // a picture at one resolution
   std::filesystem::path caption_file = {};  // that they are from, if any
   Size size;                                // of the upright picture
   std::string sha256 = {};                  // of its file
-  int64_t resolution;                       // BucketOptions::resolution of its bucket
+  Resolution resolution;                    // BucketOptions::resolution of its bucket
   Placement placement;
   int64_t repeats = 1;           // how often an epoch shows it
   size_t group = 0, subset = 0;  // of the data set's sources, the latter within its group
@@ -94,7 +97,7 @@ struct Dataset {
 
   const PictureSubset& subset_of(const Example& example) const;
   // Its examples of one resolution of a group: by default the first one's of each, every picture once.
-  Dataset at(int64_t resolution = 0, size_t group = 0) const;
+  Dataset at(Resolution resolution = 0, size_t group = 0) const;
   // Indices of examples by size: buckets() has each once, shown() as often as an epoch shows it.
   std::map<Size, std::vector<size_t>> buckets(bool repeat = false) const;
   std::map<Size, std::vector<size_t>> shown() const { return buckets(/*repeat=*/true); }

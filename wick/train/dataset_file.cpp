@@ -18,15 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is set for a table, and for those within it: settings of the run that a data set may have of its own, and keys
-// that only data sets have.
-struct Section {
-  TrainConfig settings;
-  int64_t repeats = 1;
-  bool has_buckets = true, is_reg = false;
-  double loss_weight = 1;
-  std::string class_tokens, image_dir, masks;
-};
+using Section = PictureSection;
 
 // Tables in which a key may stand. What stands further out is for all within.
 enum class Reach { subset_alone, subset, dataset };
@@ -48,6 +40,13 @@ constexpr SettingKey kSettings[] = {{"batch_size", Reach::dataset},
                                     {"random_crop", Reach::subset},
                                     {"caption_extension", Reach::subset},
                                     {"caption_lines", Reach::subset},
+                                    {"caption_first_line", Reach::subset},
+                                    {"class_tokens", Reach::subset},
+                                    {"enable_wildcard", Reach::subset},
+                                    {"keep_tokens_separator", Reach::subset},
+                                    {"secondary_separator", Reach::subset},
+                                    {"validation_seed", Reach::dataset},
+                                    {"validation_split", Reach::dataset},
                                     {"caption_prefix", Reach::subset},
                                     {"caption_suffix", Reach::subset},
                                     {"caption_separator", Reach::subset},
@@ -69,10 +68,12 @@ struct OwnKey {
 const OwnKey kOwn[] = {{"image_dir", Reach::subset_alone, &Section::image_dir},
                        {"conditioning_data_dir", Reach::subset_alone, &Section::masks},
                        {"is_reg", Reach::subset_alone, &Section::is_reg},
-                       {"loss_weight", Reach::subset, &Section::loss_weight, 0, 1000},
-                       {"class_tokens", Reach::subset, &Section::class_tokens},
+                       {"recursive", Reach::subset, &Section::recursive},
+                       {"loss_weight", Reach::subset, &Section::loss_weight, 0, kMaxLossWeight},
                        {"num_repeats", Reach::subset, &Section::repeats, 1, kMaxRepeats},
                        {"enable_bucket", Reach::dataset, &Section::has_buckets}};
+
+constexpr const char* kSeveral = "resolutions";  // which set the resolution too
 
 // Kohya's keys that Wick cannot honour, and the value that asks for nothing.
 struct RefusedKey {
@@ -83,24 +84,26 @@ constexpr RefusedKey kRefused[] = {{"cache_info", "", 1},
                                    {"caption_dropout_every_n_epochs", "caption_dropout_rate leaves captions empty"},
                                    {"custom_attributes", ""},
                                    {"debug_dataset", ""},
-                                   {"enable_wildcard", "caption_lines takes one line of several"},
                                    {"face_crop_aug_range", ""},
-                                   {"keep_tokens_separator", "keep_tokens says how many"},
                                    {"metadata_file", "captions lie beside the pictures, in .txt or .caption"},
                                    {"network_multiplier", "loss_weight weighs the loss of a subset", 1},
                                    {"resize_interpolation", ""},
-                                   {"secondary_separator", ""},
                                    {"skip_image_resolution", ""},
                                    {"token_warmup_min", "", 1},
-                                   {"token_warmup_step", ""},
-                                   {"validation_seed", "--val names pictures that are held back"},
-                                   {"validation_split", "--val names pictures that are held back"}};
+                                   {"token_warmup_step", ""}};
 
 bool asks_for_nothing(const toml::node& value, double neutral) {
   if (const auto text = value.value_exact<std::string>()) return text->empty();
   const auto number = value.value<double>();
   const auto truth = value.value_exact<bool>();
   return (truth && (!*truth || neutral == 1)) || (number && *number == neutral);
+}
+
+// Whether "" asks for nothing, and takes back what an outer table says.
+bool may_be_empty(std::string_view key) {
+  constexpr std::string_view kKeys[] = {"caption_prefix", "caption_suffix", "keep_tokens_separator",
+                                        "secondary_separator"};
+  return std::ranges::find(kKeys, key) != std::end(kKeys);
 }
 
 // Whether a key may stand in a table: those of data sets not in a subset, those of a subset alone nowhere else.
@@ -132,21 +135,21 @@ void set_own(Section& section, const OwnKey& own, const toml::node& value, const
       own.member);
 }
 
-// Kohya's is one side or [width, height].
+// Kohya's is one side or [width, height]; of `resolutions` there are several such.
 void set_resolution(TrainConfig& settings, const toml::node& value, const std::string& where) {
-  const toml::node* side = &value;
-  if (const toml::array* sides = value.as_array()) {
-    const auto extent = [&](size_t i) { return sides->get(i) ? sides->get(i)->value_exact<int64_t>() : std::nullopt; };
-    check_usage(sides->size() == 2 && extent(0) && extent(0) == extent(1),
-                "{}: expected a side or [side, side]: buckets have the area of a square", where);
-    side = sides->get(0);
-  }
-  set_from_toml(settings, option_named("resolution"), *side, where);
+  const toml::array* sides = value.as_array();
+  if (!sides) return set_from_toml(settings, option_named("resolution"), value, where);
+  const auto extent = [&](size_t i) { return sides->get(i) ? sides->get(i)->value_exact<int64_t>() : std::nullopt; };
+  check_usage(sides->size() == 2 && extent(0) && extent(1),
+              "{}: expected a side or [width, height]; resolutions names several", where);
+  const Resolution size(*extent(0), *extent(1));
+  option_named("resolution").set(settings, {size.text()}, where);
 }
 
 class Reader {
  public:
   explicit Reader(fs::path file) : file_(std::move(file)), table_(parse_toml(file_)) {}
+  Reader(const std::string& text, const std::string& source) : file_(source), table_(parse_toml(text, source)) {}
 
   // Where a data set stands, and its subsets that are left out: of those with one image_dir kohya's scripts take the
   // first (DreamBoothDataset, library/train_util.py, where they compare it as it is written).
@@ -233,10 +236,16 @@ class Reader {
       check_place(row->reach);
       return set_own(section, *row, value, where);
     }
+    if (key == kSeveral) {
+      check_place(Reach::dataset);
+      return set_from_toml(section.settings, option_named("resolution"), value, where);
+    }
     const auto row = std::ranges::find(kSettings, key, &SettingKey::key);
     check_usage(row != std::end(kSettings), "{}: no such key{}", where, did_you_mean(key, dataset_keys()));
     check_place(row->reach);
     if (key == "resolution") return set_resolution(section.settings, value, where);
+    if (const auto text = value.value_exact<std::string>(); text && text->empty() && may_be_empty(key))
+      return option_named(key).copy({}, section.settings);
     set_from_toml(section.settings, option_named(key), value, where);
   }
 
@@ -272,9 +281,8 @@ PictureSubset subset_of(const Section& section, const fs::path& file) {
   PictureSubset subset{.folder = folder,
                        .source = fmt::format("{}: image_dir {}", file.string(), folder.string()),
                        .name = fs::path(section.image_dir).lexically_normal().generic_string(),
-                       .nested = false,
+                       .nested = section.recursive,
                        .repeats = section.repeats,
-                       .captions = {.class_tokens = section.class_tokens},
                        .is_reg = section.is_reg,
                        .loss_weight = section.loss_weight};
   apply(section.settings, subset);
@@ -289,43 +297,130 @@ bool is_dataset_file(const fs::path& path) {
   return path.extension() == ".toml" && !fs::is_directory(path, ignored);
 }
 
-PictureSources read_dataset_file(const fs::path& file, const TrainConfig& config, const LatentSpace& space) {
+namespace {
+
+PictureSources sources_of(const Reader& reader, const TrainConfig& config, const LatentSpace& space) {
+  const fs::path& file = reader.file();
   PictureSources sources{.path = file};
-  Reader(file).read(config,
-                    [&](const Section& dataset, const std::vector<Section>& subsets, const Reader::Place& place) {
-                      PictureGroup group{.batch_size = dataset.settings.batch_size};
-                      try {
-                        group.resolutions = resolutions_of(dataset, space);
-                      } catch (const Error& e) {
-                        fail_usage("{}: {}: {}", file.string(), place.where, e.what());
-                      }
-                      sources.remarks.insert(sources.remarks.end(), place.left_out.begin(), place.left_out.end());
-                      sources.settings += settings_in_words(dataset);
-                      for (const Section& subset : subsets) {
-                        group.subsets.push_back(subset_of(subset, file));
-                        sources.settings += settings_in_words(subset);
-                      }
-                      sources.groups.push_back(std::move(group));
-                    });
+  reader.read(config, [&](const Section& dataset, const std::vector<Section>& subsets, const Reader::Place& place) {
+    PictureGroup group{.batch_size = dataset.settings.batch_size};
+    try {
+      group.resolutions = resolutions_of(dataset, space);
+    } catch (const Error& e) {
+      fail_usage("{}: {}: {}", file.string(), place.where, e.what());
+    }
+    sources.remarks.insert(sources.remarks.end(), place.left_out.begin(), place.left_out.end());
+    sources.settings += settings_in_words(dataset);
+    for (const Section& subset : subsets) {
+      group.subsets.push_back(subset_of(subset, file));
+      sources.settings += settings_in_words(subset);
+    }
+    sources.groups.push_back(std::move(group));
+  });
   return sources;
+}
+
+constexpr const char* kOwnTables = "--config";  // for messages: the tables are of the run's settings
+
+}  // namespace
+
+PictureSources read_dataset_file(const fs::path& file, const TrainConfig& config, const LatentSpace& space) {
+  return sources_of(Reader(file), config, space);
+}
+
+PictureSources read_datasets(const TrainConfig& config, const LatentSpace& space) {
+  return sources_of(Reader(config.datasets, kOwnTables), config, space);
 }
 
 std::vector<std::string> dataset_keys() {
   std::vector<std::string> all;
   for (const SettingKey& row : kSettings) all.emplace_back(row.key);
   for (const OwnKey& row : kOwn) all.emplace_back(row.key);
+  all.emplace_back(kSeveral);
   for (const RefusedKey& row : kRefused) all.emplace_back(row.key);
   return all;
 }
 
-std::vector<fs::path> dataset_folders(const fs::path& file) {
+namespace {
+
+std::vector<fs::path> folders_of(const Reader& reader) {
   std::vector<fs::path> folders;
-  Reader(file).read({}, [&](const Section&, const std::vector<Section>& subsets, const Reader::Place&) {
+  reader.read({}, [&](const Section&, const std::vector<Section>& subsets, const Reader::Place&) {
     for (const Section& subset : subsets)
       for (const std::string* folder : {&subset.image_dir, &subset.masks})
-        if (!folder->empty()) folders.push_back(folder_beside(file, *folder));
+        if (!folder->empty()) folders.push_back(folder_beside(reader.file(), *folder));
   });
   return folders;
+}
+
+// Keys and values of the settings that a section has beside the run's.
+std::string settings_beside(const TrainConfig& run, const Section& section, Reach reach, std::string_view indent) {
+  std::string text;
+  for (const SettingKey& row : kSettings) {
+    const TrainOption& option = option_named(row.key);
+    const std::string value = option.toml(section.settings);
+    if (row.reach != reach || value == option.toml(run)) continue;
+    if (row.key == "resolution")
+      text += fmt::format("{}{} = {}\n", indent, kSeveral, value.starts_with('[') ? value : "[" + value + "]");
+    else
+      text += fmt::format("{}{} = {}\n", indent, row.key, value);
+  }
+  if (reach == Reach::dataset && section.settings.no_bucket != run.no_bucket)
+    text += fmt::format("{}enable_bucket = {}\n", indent, !section.settings.no_bucket);
+  return text;
+}
+
+std::string subset_table(const TrainConfig& run, const Section& section) {
+  constexpr const char* kIndent = "  ";
+  std::string text = "\n  [[datasets.subsets]]\n";
+  const auto add = [&](const char* key, const std::string& value) {
+    text += fmt::format("{}{} = {}\n", kIndent, key, value);
+  };
+  const auto absolute = [](const std::string& folder) {
+    return toml_string(fs::absolute(folder).lexically_normal().string());
+  };
+  add("image_dir", absolute(section.image_dir));
+  if (!section.masks.empty()) add("conditioning_data_dir", absolute(section.masks));
+  if (section.is_reg) add("is_reg", "true");
+  if (section.recursive) add("recursive", "true");
+  if (section.repeats != 1) add("num_repeats", fmt::format("{}", section.repeats));
+  if (section.loss_weight != 1) add("loss_weight", float_text(section.loss_weight));
+  return text + settings_beside(run, section, Reach::subset, kIndent);
+}
+
+}  // namespace
+
+std::string dataset_tables(const TrainConfig& run, const std::vector<Section>& subsets) {
+  struct Group {
+    std::string settings, text;
+    std::vector<std::string> folders;
+  };
+  std::vector<Group> groups;
+  for (const Section& subset : subsets) {
+    const std::string settings = settings_beside(run, subset, Reach::dataset, "");
+    auto group = std::ranges::find_if(groups, [&](const Group& one) {
+      return one.settings == settings && std::ranges::find(one.folders, subset.image_dir) == one.folders.end();
+    });
+    if (group == groups.end()) group = groups.insert(group, {settings, "[[datasets]]\n" + settings, {}});
+    group->text += subset_table(run, subset);
+    group->folders.push_back(subset.image_dir);
+  }
+  std::string text;
+  for (const Group& group : groups) text += (text.empty() ? "" : "\n") + group.text;
+  return text;
+}
+
+std::vector<fs::path> dataset_folders(const fs::path& file) { return folders_of(Reader(file)); }
+
+std::vector<fs::path> dataset_folders(const std::string& text, const std::string& source) {
+  return folders_of(Reader(text, source));
+}
+
+std::vector<std::string> data_paths(const TrainConfig& config) {
+  if (config.datasets.empty()) return config.dataset;
+  std::vector<std::string> all;
+  for (const fs::path& folder : dataset_folders(config.datasets, kOwnTables)) all.push_back(folder.string());
+  return all;
 }
 
 }  // namespace wick

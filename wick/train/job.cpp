@@ -30,7 +30,9 @@ std::string foreign_captions(const Dataset& dataset) {
   std::string example;
   for (const Example& picture : dataset.at().examples)
     for (const std::string& caption : picture.captions) {
-      const std::vector<ForeignSyntax> found = foreign_in(caption);
+      const CaptionOptions& options = dataset.subset_of(picture).captions;
+      const std::vector<ForeignSyntax> found =
+          foreign_in(options.wildcards ? caption_variant(caption, options, 0, 0) : caption);
       if (found.empty() || ++count > 1) continue;
       const fs::path& file = picture.caption_file.empty() ? picture.image : picture.caption_file;
       example = fmt::format("{} in {}", read_as_words(found), file.filename().string());
@@ -57,7 +59,7 @@ class PictureJob final : public Job {
     PicturePreviews(config, *model_);  // are understood
     dataset_ = Dataset::scan(picture_sources(config, model_->latents()), progress);
     check_dataset(config, dataset_);
-    if (!config.val.empty()) held_back_ = Dataset::scan(held_back_sources(config, model_->latents()), progress);
+    hold_back(progress);
     const int64_t largest = model_->latents().largest;
     for (const Dataset* pictures : {&dataset_, &held_back_})
       for (const Example& e : pictures->examples)
@@ -80,6 +82,7 @@ class PictureJob final : public Job {
     return std::ranges::max(dataset_.batch_buckets(config_.batch_size), {}, &BatchBucket::batch_size).batch_size;
   }
 
+  bool validates() const override { return !held_back_.examples.empty(); }
   std::string data_hash() const override { return dataset_.sha256; }
   const std::vector<DataFile>& data_files() const override { return dataset_.files; }
   std::string_view item() const override { return "picture"; }
@@ -121,7 +124,7 @@ class PictureJob final : public Job {
                              Ranks& ranks) const override {
     return make_task(config_, checkpoint_, backend,
                      {.dataset = &dataset_,
-                      .held_back = config_.val.empty() ? nullptr : &held_back_,
+                      .held_back = validates() ? &held_back_ : nullptr,
                       .order = order(),
                       .ranks = &ranks,
                       .progress = progress},
@@ -133,6 +136,14 @@ class PictureJob final : public Job {
   int64_t repeated() const override { return batches().repeated(); }
 
  private:
+  void hold_back(const Progress& progress) {
+    PictureSources sources = held_back_sources(config_, model_->latents());
+    if (sources.groups.empty()) return;
+    held_back_ = Dataset::scan(std::move(sources), progress);
+    const auto most = size_t(config_.max_validation_steps);
+    if (most > 0 && held_back_.examples.size() > most) held_back_.examples.resize(most);
+  }
+
   BatchSampler batches() const { return {dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed), order()}; }
 
   // The size with the most pixels in a batch, and the batch's size.
@@ -175,6 +186,7 @@ class TextJob final : public Job {
     return {.width = std::max({row_length_, train_.longest, validation_.longest}), .height = 1};
   }
   int64_t batch_size() const override { return config_.batch_size; }
+  bool validates() const override { return !config_.val.empty(); }
   std::string data_hash() const override { return train_.sha256; }
   const std::vector<DataFile>& data_files() const override { return train_.files; }
   std::string_view item() const override { return "row"; }

@@ -23,6 +23,7 @@ class Job {
   virtual int64_t batch_size() const = 0;                          // of the largest batches
   virtual std::string data_hash() const = 0;                       // of the training data
   virtual const std::vector<DataFile>& data_files() const = 0;     // that it is read from
+  virtual bool validates() const = 0;                              // whether examples are held back
   virtual std::string_view item() const = 0;                       // the items of a batch: "picture"
   virtual std::string describe() const = 0;                        // "12 pictures in 3 buckets"
   virtual std::vector<std::string> remarks() const { return {}; }  // for the user, before the run

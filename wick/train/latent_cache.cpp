@@ -410,9 +410,12 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model) {
   std::string first;
   size_t others = 0;
   for (const Example& example : dataset.at().examples) {
-    const std::string& longest = *std::ranges::max_element(
-        example.captions, {}, [&](const std::string& caption) { return model.length(caption).tokens; });
-    const auto [tokens, limit] = model.length(longest);
+    const CaptionOptions& options = dataset.subset_of(example).captions;
+    const auto length = [&](const std::string& caption) {
+      return model.length(options.wildcards ? caption_variant(caption, options, 0, 0) : caption);
+    };
+    const auto [tokens, limit] = length(*std::ranges::max_element(
+        example.captions, {}, [&](const std::string& caption) { return length(caption).tokens; }));
     if (tokens <= limit) continue;
     if (first.empty())
       first = fmt::format("{}: the caption takes {}; the last {} of them are cut, since the model reads {}",
@@ -449,20 +452,20 @@ void encode_blank(const Diffusion& model, const Batch& batch) {
   cat(means, 0), cat(deviations, 0);
 }
 
-Resolutions bucket_options(const LatentSpace& space, const std::vector<int64_t>& resolutions, bool upscale,
+Resolutions bucket_options(const LatentSpace& space, const std::vector<Resolution>& resolutions, bool upscale,
                            int64_t step) {
   const int64_t least = space.bucket_step;
   check_usage(step % least == 0, "--bucket-step: expected a multiple of {}, the least step of this model, found {}",
               least, step);
   Resolutions all;
-  for (const int64_t asked : resolutions) {
-    const int64_t resolution = asked > 0 ? asked : space.native;
+  for (const Resolution asked : resolutions) {
+    const Resolution resolution = asked.width > 0 ? asked : Resolution(space.native);
     check_usage(std::ranges::count(all, resolution, &BucketOptions::resolution) == 0,
-                "--resolution: expected each once, found {} twice", resolution);
-    check_usage(resolution <= space.largest,
+                "--resolution: expected each once, found {} twice", resolution.text());
+    check_usage(resolution.longer() <= space.largest,
                 "--resolution: expected at most {}, the longest side of this model, found {}", space.largest,
-                resolution);
-    const int64_t wanted = std::clamp<int64_t>(resolution / 4, least, std::max<int64_t>(64, least));
+                resolution.text());
+    const int64_t wanted = std::clamp<int64_t>(resolution.shorter() / 4, least, std::max<int64_t>(64, least));
     all.push_back({.resolution = resolution, .step = step > 0 ? step : wanted / least * least, .upscale = upscale});
   }
   return all;

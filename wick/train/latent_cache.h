@@ -138,7 +138,7 @@ void encode_blank(const Diffusion& model, const Batch& batch);
 // Buckets for a model: of these resolutions, 0 for its native one, and with sides that are multiples of `step`, 0 for
 // 64 or what its latents divide into. Throws UsageError for a step that they do not, and for a resolution that is there
 // twice.
-Resolutions bucket_options(const LatentSpace& space, const std::vector<int64_t>& resolutions = {0}, bool upscale = true,
-                           int64_t step = 0);
+Resolutions bucket_options(const LatentSpace& space, const std::vector<Resolution>& resolutions = {0},
+                           bool upscale = true, int64_t step = 0);
 
 }  // namespace wick

@@ -308,7 +308,6 @@ json datasets(const LoraRun& run) {
   for (size_t i = 0; i < groups.size(); ++i)
     for (const BucketOptions& buckets : groups[i].resolutions) {
       const Dataset dataset = run.dataset.at(buckets.resolution, i);
-      const int64_t side = buckets.resolution;
       json subsets = json::array();
       for (const auto& [folder, examples] : dataset.subsets()) {
         subsets.push_back(subset_info(dataset, examples, "num_repeats"));
@@ -318,7 +317,7 @@ json datasets(const LoraRun& run) {
                      {"batch_size_per_device", groups[i].batch_size > 0 ? groups[i].batch_size : run.config.batch_size},
                      {"num_train_images", dataset.shown_count()},
                      {"num_reg_images", 0},
-                     {"resolution", {side, side}},
+                     {"resolution", {buckets.resolution.width, buckets.resolution.height}},
                      {"enable_bucket", !run.config.no_bucket},
                      {"bucket_no_upscale", !buckets.upscale},
                      {"min_bucket_reso", buckets.shortest_side()},
@@ -355,23 +354,24 @@ Metadata dataset_metadata(const LoraRun& run) {
     all["ss_datasets"] = datasets(run).dump();
     return all;
   }
-  const int64_t side = resolutions.front().resolution;
+  const Resolution size = resolutions.front().resolution;
   all.merge(Metadata{{"ss_bucket_info", bucket_info(pictures).dump()},
                      {"ss_enable_bucket", run.config.no_bucket ? "False" : "True"},
                      {"ss_min_bucket_reso", fmt::format("{}", resolutions.front().shortest_side())},
                      {"ss_max_bucket_reso", fmt::format("{}", resolutions.front().longest_side())},
-                     {"ss_resolution", fmt::format("({}, {})", side, side)}});
+                     {"ss_resolution", fmt::format("({}, {})", size.width, size.height)}});
   return all;
 }
 
 Metadata modelspec(const LoraRun& run, const std::string& hash) {
-  int64_t side = 0;
+  Resolution size;
   for (const PictureGroup& group : run.dataset.sources.groups)
-    for (const BucketOptions& buckets : group.resolutions) side = std::max(side, buckets.resolution);
+    for (const BucketOptions& buckets : group.resolutions)
+      size = std::max(size, buckets.resolution, [](Size a, Size b) { return a.width * a.height < b.width * b.height; });
   return {
       {"modelspec.sai_model_spec", "1.0.1"},
       {"modelspec.title", run.config.name},
-      {"modelspec.resolution", fmt::format("{}x{}", side, side)},
+      {"modelspec.resolution", fmt::format("{}x{}", size.width, size.height)},
       {"modelspec.date", iso_date(seconds_now())},
       {"modelspec.hash_sha256", "0x" + hash},
       {"sshs_model_hash", hash},

@@ -211,9 +211,10 @@ void check_output(const TrainConfig& config) {
 
 void check_apart(const TrainConfig& config, const Checkpoint& model) {
   const fs::path output = real_path(config.output);
+  const std::vector<std::string> pictures = data_paths(config);
   const std::vector<std::string> regularising(config.reg_data_dir.empty() ? 0 : 1, config.reg_data_dir);
   for (const auto& [flag, paths] :
-       {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}, {"--reg-data-dir", &regularising}})
+       {std::pair{"--dataset", &pictures}, {"--val", &config.val}, {"--reg-data-dir", &regularising}})
     for (const std::string& path : *paths) {
       std::vector<fs::path> all{path};
       std::error_code ignored;
@@ -230,7 +231,7 @@ void check_apart(const TrainConfig& config, const Checkpoint& model) {
   check(config.cache.empty() || config.cache == "none" || !is_there(config.cache) ||
             fs::is_directory(config.cache, unreadable),
         "--cache {}: expected a folder, found a file", config.cache);
-  for (const std::string& path : config.dataset) {
+  for (const std::string& path : pictures) {
     std::error_code ignored;
     check(config.cache.empty() || config.cache == "none" || !fs::is_directory(path, ignored) ||
               !path_within(real_path(config.cache), real_path(path)),

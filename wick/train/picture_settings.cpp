@@ -27,12 +27,17 @@ void refuse(const TrainConfig& config, std::initializer_list<std::string_view> k
 CaptionOptions caption_options(const TrainConfig& config) {
   return {.extension = config.caption_extension == "auto" ? "" : config.caption_extension,
           .lines = config.caption_lines,
+          .first_line = config.caption_first_line,
           .prefix = config.caption_prefix,
           .suffix = config.caption_suffix,
           .trigger = config.trigger_word,
+          .class_tokens = config.default_caption,
+          .wildcards = config.enable_wildcard,
           .shuffle = config.shuffle_caption,
           .keep_tokens = config.keep_tokens,
+          .keep_separator = config.keep_tokens_separator,
           .separator = config.caption_separator,
+          .secondary_separator = config.secondary_separator,
           .dropout = config.caption_dropout,
           .tag_dropout = config.caption_tag_dropout_rate,
           .variants = config.caption_variants};
@@ -87,30 +92,39 @@ Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) 
               "--no-upscale: gives small pictures buckets; --no-bucket has none");
   Resolutions all = bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
   for (BucketOptions& options : all) {
-    check_usage(config.min_bucket_reso <= options.resolution,
-                "--min-bucket-reso: expected at most {}, the resolution, found {}", options.resolution,
+    const Resolution size = options.resolution;
+    options.one = config.no_bucket;
+    if (options.one) {
+      check_usage(size.width % space.bucket_step == 0 && size.height % space.bucket_step == 0,
+                  "--resolution: expected multiples of {}, the least step of this model, with --no-bucket, found {}",
+                  space.bucket_step, size.text());
+      continue;
+    }
+    check_usage(config.min_bucket_reso <= size.shorter(),
+                "--min-bucket-reso: expected at most {}, the resolution, found {}", size.shorter(),
                 config.min_bucket_reso);
-    check_usage(config.max_bucket_reso == 0 || config.max_bucket_reso >= options.resolution,
-                "--max-bucket-reso: expected at least {}, the resolution, found {}", options.resolution,
+    check_usage(config.max_bucket_reso == 0 || config.max_bucket_reso >= size.longer(),
+                "--max-bucket-reso: expected at least {}, the resolution, found {}", size.longer(),
                 config.max_bucket_reso);
-    options.min_side = config.no_bucket ? options.resolution : config.min_bucket_reso;
-    options.max_side = config.no_bucket ? options.resolution : config.max_bucket_reso;
+    options.min_side = config.min_bucket_reso;
+    options.max_side = config.max_bucket_reso;
   }
   return all;
 }
 
 void apply(const TrainConfig& config, PictureSubset& subset) {
-  const std::string class_tokens = subset.captions.class_tokens;
   subset.captions = caption_options(config);
-  subset.captions.class_tokens = class_tokens;
   subset.augmentation = {.flip = config.flip_aug, .color = config.color_aug, .random_crop = config.random_crop};
   subset.alpha_mask = config.alpha_mask && !subset.is_reg;
+  const int64_t seed = config.validation_seed >= 0 ? config.validation_seed : config.seed;
+  if (!subset.is_reg) subset.split = {.held_back = config.validation_split, .seed = uint64_t(seed)};
   if (!subset.is_reg) return;
   subset.captions.trigger.clear();  // it names what is trained, and not its kind
   subset.loss_weight *= config.prior_loss_weight;
 }
 
 PictureSources picture_sources(const TrainConfig& config, const LatentSpace& space) {
+  if (!config.datasets.empty()) return read_datasets(config, space);
   check(config.dataset.size() == 1,
         "--dataset: expected one folder of pictures, or one .toml file that names several, found {}",
         config.dataset.size());
@@ -133,21 +147,49 @@ PictureSources picture_sources(const TrainConfig& config, const LatentSpace& spa
   return {.path = path, .groups = {group}};
 }
 
-PictureSources held_back_sources(const TrainConfig& config, const LatentSpace& space) {
+namespace {
+
+// Of --val, whose pictures are all held back.
+PictureSources named_for_validation(const TrainConfig& config, const LatentSpace& space) {
   check_usage(config.val.size() == 1, "--val: expected one folder of pictures, or one .toml file, found {}",
               config.val.size());
-  check_usage(config.train != TrainMode::vae, "--val: --train vae has no validation");
   TrainConfig plain = config;
   plain.dataset = config.val;
+  plain.datasets.clear();
   plain.reg_data_dir.clear();
   PictureSources sources = picture_sources(plain, space);
+  for (PictureGroup& group : sources.groups)
+    for (PictureSubset& subset : group.subsets)
+      if (subset.split = {}; !is_dataset_file(sources.path)) subset.source = "--val " + sources.path.string();
+  return sources;
+}
+
+// The share of the training's folders that is held back.
+PictureSources split_for_validation(const TrainConfig& config, const LatentSpace& space) {
+  PictureSources sources = picture_sources(config, space);
+  sources.remarks.clear();
+  for (PictureGroup& group : sources.groups) {
+    std::erase_if(group.subsets, [](const PictureSubset& subset) { return subset.split.held_back == 0; });
+    for (PictureSubset& subset : group.subsets) subset.split.validates = true;
+  }
+  std::erase_if(sources.groups, [](const PictureGroup& group) { return group.subsets.empty(); });
+  return sources;
+}
+
+}  // namespace
+
+PictureSources held_back_sources(const TrainConfig& config, const LatentSpace& space) {
+  PictureSources sources =
+      config.val.empty() ? split_for_validation(config, space) : named_for_validation(config, space);
+  check_usage(config.train != TrainMode::vae || sources.groups.empty(), "{}: --train vae has no validation",
+              config.val.empty() ? "--validation-split" : "--val");
   for (PictureGroup& group : sources.groups) {
     group.batch_size = 0;
     for (PictureSubset& subset : group.subsets) {
-      if (!is_dataset_file(sources.path)) subset.source = "--val " + sources.path.string();
       subset.repeats = subset.loss_weight = 1;
       subset.captions.shuffle = subset.captions.lines = subset.is_reg = subset.alpha_mask = false;
       subset.captions.dropout = subset.captions.tag_dropout = 0;
+      subset.captions.variants = 1;  // of wildcards
       subset.augmentation = {};
       subset.masks.clear();
     }

@@ -15,7 +15,8 @@ Objective objective(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
 // What the run's settings say of a subset's captions, augmentation, alpha and weight.
 void apply(const TrainConfig& config, PictureSubset& subset);
-// The pictures of --val, as they are: once each, with their first captions, neither augmented nor weighed.
+// The pictures of --val, or those that are held back of the run's own, as they are: once each, with their first
+// captions, neither augmented nor weighed. Without groups where there are none.
 PictureSources held_back_sources(const TrainConfig& config, const LatentSpace& space);
 // Throws UsageError where what the data set has and what the settings ask for do not go together.
 void check_dataset(const TrainConfig& config, const Dataset& dataset);

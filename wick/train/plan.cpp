@@ -192,9 +192,10 @@ std::optional<Fitting> smaller_examples(const TrainConfig& config, const Checkpo
   constexpr int64_t kUnit = 64;
   const bool is_text = kind_of(model) == ModelKind::text;
   const int64_t native = is_text ? 0 : open_diffusion(model)->latents().native;
-  std::vector<int64_t> asked = config.resolution;
-  std::ranges::replace(asked, 0, native);
-  const int64_t longest = is_text ? config.sequence_length : std::ranges::max(asked);
+  std::vector<Resolution> asked = config.resolution;
+  std::ranges::replace(asked, Resolution(0), Resolution(native));
+  const int64_t longest =
+      is_text ? config.sequence_length : std::ranges::max(asked, {}, &Resolution::shorter).shorter();
   const auto total = [&](int64_t units) {
     TrainConfig changed = config;
     changed.sequence_length = units * kUnit;

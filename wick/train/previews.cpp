@@ -41,9 +41,9 @@ SamplerKind sampler_of(const SamplePrompt& prompt) {
   fail_usage("{}: --ss: expected one of {}, found {}", prompt.where, known, quote(*prompt.sampler));
 }
 
-// The side of a picture that is not told: the run's largest resolution.
+// The side of a picture that is not told: the shorter one of the run's largest resolution.
 int64_t usual_side(const TrainConfig& config, const LatentSpace& space) {
-  const int64_t side = *std::ranges::max_element(config.resolution);
+  const int64_t side = std::ranges::max(config.resolution, {}, &Resolution::shorter).shorter();
   return std::max((side == 0 ? space.native : side) / space.side_step, int64_t{1}) * space.side_step;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "wick/io/count.h"
+#include "wick/train/dataset_file.h"
 #include "wick/train/progress.h"
 
 namespace wick {
@@ -85,7 +86,7 @@ std::vector<std::string> summary_of(const RunSummary& run, const TrainConfig& co
   };
   add("Trained", run.trained);
   add("Model", config.model.empty() ? config.transformer : config.model);
-  add("Data", fmt::format("{}: {}", run.data, fmt::join(config.dataset, ", ")));
+  add("Data", fmt::format("{}: {}", run.data, fmt::join(data_paths(config), ", ")));
   add("Steps", fmt::format("{}, in {}: {}", run.steps, duration(run.seconds), run.speed));
   add("Loss", loss_in_words(records));
   add("Memory", run.memory);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "wick/io/file.h"
 #include "wick/io/nearest.h"
 #include "wick/io/quote.h"
+#include "wick/train/dataset_file.h"
 #include "wick/train/presets.h"
 
 namespace wick {
@@ -22,7 +24,7 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   const std::string_view type = option.type();
   const bool wants_integer = type.starts_with("INT");
   const bool wants_number = wants_integer || type.starts_with("NUMBER") || type == kStepsOrShare;
-  const bool wants_either = type == kAutoOrNumber || type == kAutoOrInteger;
+  const bool wants_either = type == kAutoOrNumber || type == kAutoOrInteger || type == kResolutions;
   const bool wants_text = !wants_number && !option.is_bool();  // auto is a text too
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
@@ -33,19 +35,43 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
   if (truth && option.is_bool()) return *truth ? "true" : "false";
   fail_usage("{}: expected {}, found {}", where,
-             type == kAutoOrInteger  ? "an integer or \"auto\""
-             : type == kAutoOrNumber ? "a number or \"auto\""
-             : wants_text            ? "a string"
-             : wants_integer         ? "an integer"
-             : wants_number          ? "a number"
-                                     : "true or false",
+             type == kResolutions     ? "a side or \"WIDTHxHEIGHT\""
+             : type == kAutoOrInteger ? "an integer or \"auto\""
+             : type == kAutoOrNumber  ? "a number or \"auto\""
+             : wants_text             ? "a string"
+             : wants_integer          ? "an integer"
+             : wants_number           ? "a number"
+                                      : "true or false",
              told(item));
+}
+
+// [general] and [[datasets]] of a file of settings, as TOML. Their folders become absolute.
+std::string dataset_tables(const toml::table& table, const std::string& source) {
+  toml::table tables;
+  for (const char* key : {"general", "datasets"})
+    if (const toml::node* node = table.get(key)) tables.insert(key, *node);
+  if (toml::array* datasets = tables["datasets"].as_array())
+    datasets->for_each([](toml::table& dataset) {
+      if (toml::array* subsets = dataset["subsets"].as_array())
+        subsets->for_each([](toml::table& subset) {
+          for (const char* key : {"image_dir", "conditioning_data_dir"})
+            if (const auto folder = subset[key].value_exact<std::string>(); folder && !folder->empty())
+              subset.insert_or_assign(key, std::filesystem::absolute(*folder).lexically_normal().string());
+        });
+    });
+  std::ostringstream text;
+  text << toml::toml_formatter(tables) << "\n";
+  dataset_folders(text.str(), source);  // are understood
+  return text.str();
 }
 
 }  // namespace
 
 toml::table parse_toml(const std::filesystem::path& file) {
-  const std::string source = file.string(), text = read_file(file, size_t{1} << 20);
+  return parse_toml(read_file(file, size_t{1} << 20), file.string());
+}
+
+toml::table parse_toml(const std::string& text, const std::string& source) {
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& e) {
@@ -82,6 +108,7 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
   if (const auto preset = table["preset"].value_exact<std::string>(); preset && config.preset.empty())
     apply_preset(config, *preset);
   for (const auto& [key, node] : table) {
+    if (key == "general" || key == "datasets") continue;
     const std::string spelling(key.str()), where = fmt::format("{}: {}", file.string(), printable(spelling));
     const TrainOption* option = find_option(spelling);
     check_usage(option, "{}: no such setting{} (`wick train --help` lists them, with _ for -)", where,
@@ -90,6 +117,9 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
     check_usage(is_new, "{}: expected it once, found it as {} too", where, before->second);
     set_from_toml(config, *option, node, where);
   }
+  if (!table.contains("general") && !table.contains("datasets")) return;
+  check_usage(config.dataset.empty(), "{}: expected dataset or [[datasets]], found both", file.string());
+  config.datasets = dataset_tables(table, file.string());
 }
 
 std::string to_toml(const TrainConfig& config) {
@@ -98,13 +128,14 @@ std::string to_toml(const TrainConfig& config) {
     if (option.key == "lr") return config.lr.value > 0;
     if (option.key == "rank") return config.rank.value > 0;
     if (option.key == "conv_alpha") return config.conv_alpha > 0;
+    if (option.key == "validation_seed") return config.validation_seed >= 0;
     if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
     return option.key != "resume" && option.toml(config) != "\"\"";
   };
   std::string text;
   for (const TrainOption& option : train_options())
     if (is_said(option)) text += fmt::format("{} = {}\n", option.key, option.toml(config));
-  return text;
+  return config.datasets.empty() ? text : text + "\n" + config.datasets;
 }
 
 }  // namespace wick

@@ -21,6 +21,7 @@
 #include "wick/pipelines/model_folder.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/text/chat.h"
+#include "wick/train/dataset_file.h"
 #include "wick/train/fault.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
@@ -184,8 +185,8 @@ class Run {
     if (ranks_.count() == 1) return;
     std::map<std::string, std::string> all = fingerprint_;
     for (const TrainOption& option : train_options())
-      for (const char* key :
-           {"lr", "steps", "save_every", "save_every_epochs", "sample_every", "sample_every_epochs", "val_every"})
+      for (const char* key : {"lr", "steps", "save_every", "save_every_epochs", "sample_every", "sample_every_epochs",
+                              "val_every", "val_every_epochs"})
         if (option.key == key) all[option.flag()] = option.toml(config_);
     all["--val"] = config_.val.empty() ? "not given" : "given";  // their paths may differ
     all["--sample-prompts"] = config_.sample_prompts.empty() ? "not given" : "given";
@@ -327,7 +328,7 @@ class Run {
     std::vector<PageLine> all{{"Model", config_.model.empty() ? config_.transformer : config_.model}};
     if (task_) all.push_back({"Trained", task_->describe()});
     all.push_back({"Steps", steps_in_words()});
-    for (const std::string& path : config_.dataset) all.push_back({"Data set", path});
+    for (const std::string& path : data_paths(config_)) all.push_back({"Data set", path});
     all.push_back({"Contents", fmt::format("{}; {}", job_->describe(), count_of(job_->data_files().size(), "file"))});
     for (const std::string& path : config_.val) all.push_back({"Validation", path});
     all.push_back({"Memory", fmt::format("{} needed on {}, {} of them for activations", readable_bytes(plan_->total()),
@@ -536,7 +537,7 @@ class Run {
     };
     const double saves = per_step(config_.save_every, config_.save_every_epochs),
                  previews = per_step(config_.sample_every, config_.sample_every_epochs),
-                 validations = per_step(config_.val_every, 0);
+                 validations = per_step(config_.val_every, config_.val_every_epochs);
     time_left_ = TimeLeft(config_.steps);
     time_left_.expect(Between::save, saves);
     time_left_.expect(Between::preview, previews > 0 ? previews : saves);
@@ -619,9 +620,10 @@ class Run {
   }
 
   // The last step is, and so are those after which something is saved, unless --val-every says which.
-  bool is_validated(int64_t step) const {
-    if (step == config_.steps || config_.val.empty()) return step == config_.steps;
-    return config_.val_every > 0 ? step % config_.val_every == 0 : step == saved_step_;
+  bool is_validated(int64_t step) {
+    if (step == config_.steps || !job_->validates()) return step == config_.steps;
+    if (config_.val_every == 0 && config_.val_every_epochs == 0) return step == saved_step_;
+    return (config_.val_every > 0 && step % config_.val_every == 0) || is_end_of(validated_epochs_, step);
   }
 
   // Of the steps' time and speed: validation and previews.
@@ -629,7 +631,7 @@ class Run {
 
   // The loss of the parameters that would be saved, on rank 0.
   std::optional<double> validation_loss() {
-    if (config_.val.empty()) return {};
+    if (!job_->validates()) return {};
     train_step_->swap_averages();
     const std::optional<double> loss = is_first() ? task_->validation_loss() : std::nullopt;
     train_step_->swap_averages();
@@ -923,7 +925,8 @@ class Run {
   ProgressLine progress_;
   Clock::time_point loop_began_, last_saved_, last_result_;
   int64_t saved_step_ = 0;  // behind which a result was saved last
-  EpochEnds saved_epochs_{config_.save_every_epochs}, shown_epochs_{config_.sample_every_epochs};
+  EpochEnds saved_epochs_{config_.save_every_epochs}, shown_epochs_{config_.sample_every_epochs},
+      validated_epochs_{config_.val_every_epochs};
   int64_t loop_first_step_ = 0;
   TimeLeft time_left_;
   double saved_seconds_ = 0;  // that a save took behind the step before

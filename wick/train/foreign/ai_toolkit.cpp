@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
@@ -31,7 +32,7 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("datasets[0].augmentations", "", ""),
                             Key::refused("datasets[0].augments", "", ""),
                             Key::idle("datasets[0].auto_frame_count", kVideo),
-                            Key::refused("datasets[0].batch_size", "", ""),
+                            Key::setting("datasets[0].batch_size", "batch_size"),
                             Key::setting("datasets[0].bucket_tolerance", "bucket_step"),
                             Key::refused("datasets[0].buckets", "true", ""),
                             Key::idle("datasets[0].cache_clip_vision_to_disk", kOwnLoading),
@@ -56,7 +57,7 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("datasets[0].controls", "", ""),
                             Key::together("datasets[0].dataset_path"),
                             Key::idle("datasets[0].debug", kOwnLoading),
-                            Key::refused("datasets[0].default_caption", "", ""),
+                            Key::setting("datasets[0].default_caption", "default_caption"),
                             Key::refused("datasets[0].diff_output_preservation", "false", ""),
                             Key::idle("datasets[0].diff_output_preservation_class", kPartOf),
                             Key::idle("datasets[0].do_audio", kVideo),
@@ -74,13 +75,13 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::together("datasets[0].is_reg"),
                             Key::setting("datasets[0].keep_tokens", "keep_tokens"),
                             Key::idle("datasets[0].load_image_when_caching_latents", kOwnLoading),
-                            Key::refused("datasets[0].loss_multiplier", "1.0", ""),
+                            Key::together("datasets[0].loss_multiplier"),
                             Key::together("datasets[0].mask_min_value"),
                             Key::together("datasets[0].mask_path"),
                             Key::refused("datasets[0].network_weight", "1.0", ""),
                             Key::idle("datasets[0].num_controls_from_same_folder", kPartOf),
                             Key::idle("datasets[0].num_frames", kVideo),
-                            Key::refused("datasets[0].num_repeats", "1", "folders named N_name repeat pictures"),
+                            Key::together("datasets[0].num_repeats"),
                             Key::idle("datasets[0].num_workers", kOwnLoading),
                             Key::refused("datasets[0].poi", "", ""),
                             Key::idle("datasets[0].prefetch_factor", kOwnLoading),
@@ -89,7 +90,7 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("datasets[0].random_scale", "false", ""),
                             Key::refused("datasets[0].random_triggers", "", ""),
                             Key::idle("datasets[0].random_triggers_max", kPartOf),
-                            Key::refused("datasets[0].replacements", "", ""),
+                            Key::idle("datasets[0].replacements", "ai-toolkit reads it and replaces nothing"),
                             Key::idle("datasets[0].replay_transforms", kOwnLoading),
                             Key::setting("datasets[0].resolution", "resolution"),
                             Key::refused("datasets[0].scale", "1.0", ""),
@@ -99,7 +100,7 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("datasets[0].square_crop", "false", ""),
                             Key::refused("datasets[0].standardize_images", "false", ""),
                             Key::setting("datasets[0].token_dropout_rate", "caption_tag_dropout_rate"),
-                            Key::refused("datasets[0].trigger_word", "", ""),
+                            Key::setting("datasets[0].trigger_word", "trigger_word"),
                             Key::idle("datasets[0].trim_auto_frame_count_tail", kVideo),
                             Key::refused("datasets[0].type", "image", ""),
                             Key::refused("datasets[0].unconditional_path", "", ""),
@@ -381,6 +382,7 @@ class AiToolkitReader : private ForeignReader {
     attempt([&] { settle_model(); });
     if (model_ != JobModel::flux && has("train.cfg_scale")) drop("train.cfg_scale", "is for FLUX");
     set_defaults();
+    begin_folders(datasets_);
     read_table();
     attempt([&] { settle_job(); });
     attempt([&] { settle_data(); });
@@ -391,6 +393,7 @@ class AiToolkitReader : private ForeignReader {
     attempt([&] { settle_average(); });
     attempt([&] { settle_loss(); });
     attempt([&] { settle_times(); });
+    settle_folders("datasets");
     return finish();
   }
 
@@ -420,7 +423,7 @@ class AiToolkitReader : private ForeignReader {
     }
   }
 
-  // The keys of the first process, those of its data sets that differ from the first one's alone, and those beside it.
+  // The keys of the first process, and those beside it.
   void add_all() {
     const Json& config = tree_["config"];
     check_usage(config.is_object() && config.contains("process") && config["process"].is_array() &&
@@ -439,28 +442,7 @@ class AiToolkitReader : private ForeignReader {
   }
 
   void add_datasets(const Json& datasets) {
-    const auto without_place = [](Json dataset) {
-      if (dataset.is_object())
-        for (const char* key : {"folder_path", "dataset_path", "is_reg"}) dataset.erase(key);
-      return dataset;
-    };
-    size_t i = 0;
-    for (const Json& dataset : datasets) {
-      const std::string path = fmt::format("datasets[{}]", i++);
-      if (i == 1) {
-        add_tree(path, dataset);
-        continue;
-      }
-      if (without_place(dataset) != without_place(datasets[0]))
-        attempt([&] {
-          refuse("", path +
-                         ": Wick has one set of settings for all folders of such a file; write a data set's TOML "
-                         "(docs/datasets.md)");
-        });
-      for (const char* key : {"folder_path", "dataset_path", "is_reg"})
-        if (dataset.is_object() && dataset.contains(key)) add(path + "." + key, named(dataset[key]));
-    }
-    datasets_ = i;
+    for (const Json& dataset : datasets) add_tree(fmt::format("datasets[{}]", datasets_++), dataset);
   }
 
   void read_parts() {
@@ -499,6 +481,7 @@ class AiToolkitReader : private ForeignReader {
     config_.no_upscale = true;  // its buckets never scale pictures up
     config_.bucket_step = 64;
     config_.train_guidance = 1;
+    config_.caption_extension = ".txt";
   }
 
   void settle_job() {
@@ -531,41 +514,53 @@ class AiToolkitReader : private ForeignReader {
   }
 
   void settle_data() {
-    std::vector<std::string> folders;
-    std::string reg;
-    for (size_t i = 0; i < datasets_; ++i) {
-      const std::string path = fmt::format("datasets[{}].", i);
-      const std::string key = path + (has(path + "folder_path") ? "folder_path" : "dataset_path");
-      if (!has(key)) refuse("", path + "folder_path is missing");
-      if (!is_set(path + "is_reg")) {
-        folders.push_back(text(key, ""));
-        claim(key, "dataset");
-      } else {
-        if (!reg.empty()) refuse(key, "Wick has one folder for regularisation, found a second");
-        reg = text(key, "");
-        set("reg_data_dir", reg, key);
-        claim(path + "is_reg", "reg_data_dir");
-      }
-    }
-    if (folders.empty()) refuse("", "datasets: expected a folder of pictures, found none");
-    config_.dataset = folders;
-    std::string ending = text("datasets[0].caption_type", text("datasets[0].caption_ext", ".txt"));
-    if (!ending.starts_with('.')) ending = "." + ending;
-    set("caption_extension", ending, "datasets[0].caption_ext");
-    claim("datasets[0].caption_type", "caption_extension");
-    settle_masks();
+    if (datasets_ == 0) refuse("", "datasets: expected a folder of pictures, found none");
+    for (size_t i = 0; i < datasets_; ++i)
+      attempt([&] { settle_dataset(fmt::format("datasets[{}].", i), folders()[i]); });
   }
 
-  void settle_masks() {
-    const bool has_alpha = is_set("datasets[0].alpha_mask"), has_folder = has("datasets[0].mask_path");
-    if (has_alpha) set("alpha_mask", "true", "datasets[0].alpha_mask");
-    if (has_folder) set("conditioning_data_dir", text("datasets[0].mask_path", ""), "datasets[0].mask_path");
-    config_.masked_loss = has_alpha || has_folder;
-    if (!config_.masked_loss) return;
-    if (is_set("datasets[0].invert_mask"))
-      refuse("datasets[0].invert_mask", "Wick has masks whose white counts; invert them");
-    if (number("datasets[0].mask_min_value", 0) != 0)
-      refuse("datasets[0].mask_min_value", "Wick's masks begin at 0; make black a grey of this value in them");
+  // Folders within are read too.
+  void settle_dataset(const std::string& path, PictureSection& folder) {
+    const std::string key = path + (has(path + "folder_path") ? "folder_path" : "dataset_path");
+    if (!has(key)) refuse("", path + "folder_path is missing");
+    set("dataset", text(key, ""), key);
+    folder.image_dir = text(key, "");
+    folder.recursive = true;
+    folder.is_reg = is_set(path + "is_reg");
+    folder.repeats = whole_number(path + "num_repeats", kMaxRepeats);
+    folder.loss_weight = number(path + "loss_multiplier", 1);
+    if (!(folder.loss_weight >= 0 && folder.loss_weight <= kMaxLossWeight))
+      refuse_value(path + "loss_multiplier", fmt::format("a number from 0 to {}", kMaxLossWeight),
+                   text(path + "loss_multiplier", ""));
+    const std::string ending_key = path + (has(path + "caption_type") ? "caption_type" : "caption_ext");
+    if (has(ending_key)) {
+      const std::string ending = text(ending_key, "");
+      set("caption_extension", (ending.starts_with('.') ? "" : ".") + ending, ending_key);
+    }
+    if (is_set(path + "shuffle_tokens") && number(path + "keep_tokens", 0) > 0)
+      remark(path + "keep_tokens: ai-toolkit shuffles these tags too; here they stay where they are.");
+    settle_masks(path, folder);
+  }
+
+  int64_t whole_number(const std::string& key, int64_t most) const {
+    const double value = number(key, 1);
+    if (!(value >= 1 && value <= double(most)) || value != std::floor(value))
+      refuse_value(key, fmt::format("an integer from 1 to {}", most), text(key, ""));
+    return int64_t(value);
+  }
+
+  void settle_masks(const std::string& path, PictureSection& folder) {
+    const bool has_alpha = is_set(path + "alpha_mask"), has_folder = has(path + "mask_path");
+    if (has_alpha) set("alpha_mask", "true", path + "alpha_mask");
+    if (has_folder) {
+      set("conditioning_data_dir", text(path + "mask_path", ""), path + "mask_path");
+      folder.masks = text(path + "mask_path", "");
+    }
+    if (!has_alpha && !has_folder) return;
+    config_.masked_loss = true;
+    if (is_set(path + "invert_mask")) refuse(path + "invert_mask", "Wick has masks whose white counts; invert them");
+    if (number(path + "mask_min_value", 0) != 0)
+      refuse(path + "mask_min_value", "Wick's masks begin at 0; make black a grey of this value in them");
   }
 
   // SD3's and FLUX's files have no alpha there: the scale is 1.

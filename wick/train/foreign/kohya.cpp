@@ -81,7 +81,7 @@ constexpr Key kKeys[] = {
     Key::idle("dynamo_backend", kCompiled),
     Key::together("enable_bucket"),
     Key::refused("enable_scaled_pos_embed", "false", ""),
-    Key::refused("enable_wildcard", "false", "caption_lines takes one line of several"),
+    Key::same("enable_wildcard"),
     Key::idle("epoch", kOfGui),
     Key::refused("face_crop_aug_range", "", ""),
     Key::same("flip_aug"),
@@ -109,7 +109,7 @@ constexpr Key kKeys[] = {
     Key::same("ip_noise_gamma"),
     Key::refused("ip_noise_gamma_random_strength", "false", ""),
     Key::same("keep_tokens"),
-    Key::refused("keep_tokens_separator", "", "keep_tokens says how many"),
+    Key::same("keep_tokens_separator"),
     Key::together("learning_rate"),
     Key::idle("log_config", kOwnLogs),
     Key::idle("log_prefix", kOwnLogs),
@@ -138,7 +138,7 @@ constexpr Key kKeys[] = {
     Key::refused("max_token_length", "75", "captions are read to the length that the model has"),
     Key::unless_zero("max_train_epochs"),
     Key::unless_zero("max_train_steps"),
-    Key::refused("max_validation_steps", "", "--val names pictures that are held back"),
+    Key::same("max_validation_steps"),
     Key::idle("mem_eff_attn", kFused),
     Key::idle("mem_eff_save", kOfGui),
     Key::idle("metadata_author", kToldByFile),
@@ -218,7 +218,7 @@ constexpr Key kKeys[] = {
     Key::idle("schedulefree_wrapper_args", kLeftAlone),
     Key::idle("sdpa", kFused),
     Key::together("script"),
-    Key::refused("secondary_separator", "", ""),
+    Key::same("secondary_separator"),
     Key::same("seed"),
     Key::same("shuffle_caption"),
     Key::together("sigmoid_scale"),
@@ -257,10 +257,10 @@ constexpr Key kKeys[] = {
     Key::same("vae"),
     Key::idle("vae_batch_size", kOwnLoading),
     Key::idle("vae_spatial_chunk_size", kOwnLoading),
-    Key::refused("validate_every_n_epochs", "", "--val-every counts steps"),
-    Key::refused("validate_every_n_steps", "", "--val and --val-every say it"),
-    Key::refused("validation_seed", "", "--val names pictures that are held back"),
-    Key::refused("validation_split", "0", "--val names pictures that are held back"),
+    Key::together("validate_every_n_epochs"),
+    Key::together("validate_every_n_steps"),
+    Key::same("validation_seed"),
+    Key::same("validation_split"),
     Key::idle("wandb_api_key", kOwnLogs),
     Key::idle("wandb_run_name", kOwnLogs),
     Key::refused("weighted_captions", "false", ""),
@@ -495,6 +495,8 @@ class KohyaReader : private ForeignReader {
     set("dataset", text(key, ""), key);
     const std::string ending = has("caption_extention") ? "caption_extention" : "caption_extension";
     set("caption_extension", text(ending, ".caption"), ending);
+    config_.caption_first_line = !config_.enable_wildcard;
+    settle_validation(has_file);
     if (has("resolution")) settle_resolution();
     if (!has("resolution") && !has_file) refuse("", "resolution is missing");
     if (!is_set("enable_bucket") && !has_file) set("no_bucket", "true", "enable_bucket");
@@ -504,19 +506,22 @@ class KohyaReader : private ForeignReader {
     set("max_bucket_reso", text("max_bucket_reso", "1024"), "max_bucket_reso");
   }
 
-  // "1024", "1024,1024" or a list. Buckets have the area of the two sides, which then need not be equal.
+  // After each epoch, unless told otherwise, where a share of the pictures is held back.
+  void settle_validation(bool has_file) {
+    if (config_.validation_split == 0 && !has_file) {
+      for (const char* key : {"validate_every_n_epochs", "validate_every_n_steps"})
+        if (has(key)) drop(key, "there is no validation_split");
+      return;
+    }
+    set("val_every_epochs", text("validate_every_n_epochs", "1"), "validate_every_n_epochs");
+    if (has("validate_every_n_steps")) set("val_every", text("validate_every_n_steps", ""), "validate_every_n_steps");
+  }
+
+  // "1024", "1344,1792" or a list.
   void settle_resolution() {
-    const std::string joined = fmt::format("{}", fmt::join(words("resolution"), ","));
-    const size_t comma = joined.find(',');
-    const auto width = number_of(joined.substr(0, comma)),
-               height = comma == std::string::npos ? width : number_of(joined.substr(comma + 1));
-    if (!width || !height) refuse_value("resolution", "a side or two", joined);
-    const double side = std::sqrt(*width * *height);
-    const bool is_square = *width == *height || (is_set("enable_bucket") && side == std::floor(side));
-    if (!is_square)
-      refuse_value("resolution", "a side or two equal ones, or with enable_bucket two whose product is a square number",
-                   joined);
-    set("resolution", fmt::format("{}", side), "resolution");
+    std::string size = fmt::format("{}", fmt::join(words("resolution"), ","));
+    std::erase(size, ' ');
+    set("resolution", size, "resolution");
   }
 
   void settle_network() {

@@ -21,7 +21,7 @@ constexpr std::string_view kOffloads = "changes where weights lie; --memory and 
                            kBackups = "a run keeps its state; --resume goes on with it",
                            kWithOther = "goes with another key, or with other models", kOfTheFile = "is of the file",
                            kTextDtype = "all frozen weights have train_dtype",
-                           kAllFolders = "folders within a folder are read";
+                           kAllFolders = "folders within a folder are read, unless there are several concepts";
 
 // All options of OneTrainer that Wick knows, by their paths; those of the first concept stand for all.
 // Sources: modules/util/config/TrainConfig.py and ConceptConfig.py, modules/util/optimizer_util.py.
@@ -43,7 +43,7 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::together("clip_grad_norm"),
     ForeignKey::idle("compile", kCompiled),
     ForeignKey::together("concept_file_name"),
-    ForeignKey::refused("concepts[0].balancing", "1", "folders named N_name repeat pictures"),
+    ForeignKey::together("concepts[0].balancing"),
     ForeignKey::refused("concepts[0].balancing_strategy", "REPEATS", ""),
     ForeignKey::idle("concepts[0].enabled", kWithOther),
     ForeignKey::together("concepts[0].image.enable_crop_jitter"),
@@ -61,16 +61,16 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::refused("concepts[0].image.enable_random_mask_rotate_crop", "false", ""),
     ForeignKey::refused("concepts[0].image.enable_random_rotate", "false", ""),
     ForeignKey::refused("concepts[0].image.enable_random_saturation", "false", ""),
-    ForeignKey::refused("concepts[0].image.enable_resolution_override", "false", ""),
+    ForeignKey::together("concepts[0].image.enable_resolution_override"),
     ForeignKey::idle("concepts[0].image.random_brightness_max_strength", kWithOther),
     ForeignKey::idle("concepts[0].image.random_contrast_max_strength", kWithOther),
     ForeignKey::idle("concepts[0].image.random_hue_max_strength", kWithOther),
     ForeignKey::idle("concepts[0].image.random_rotate_max_angle", kWithOther),
     ForeignKey::idle("concepts[0].image.random_saturation_max_strength", kWithOther),
-    ForeignKey::idle("concepts[0].image.resolution_override", kWithOther),
+    ForeignKey::together("concepts[0].image.resolution_override"),
     ForeignKey::idle("concepts[0].image_variations", kWithOther),
-    ForeignKey::idle("concepts[0].include_subdirectories", kAllFolders),
-    ForeignKey::refused("concepts[0].loss_weight", "1.0", ""),
+    ForeignKey::together("concepts[0].include_subdirectories"),
+    ForeignKey::together("concepts[0].loss_weight"),
     ForeignKey::idle("concepts[0].name", kWithOther),
     ForeignKey::together("concepts[0].path"),
     ForeignKey::idle("concepts[0].seed", kWithOther),
@@ -83,11 +83,11 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::idle("concepts[0].text.prompt_path", kWithOther),
     ForeignKey::together("concepts[0].text.prompt_source"),
     ForeignKey::together("concepts[0].text.tag_delimiter"),
-    ForeignKey::refused("concepts[0].text.tag_dropout_enable", "false", ""),
-    ForeignKey::idle("concepts[0].text.tag_dropout_mode", kWithOther),
-    ForeignKey::idle("concepts[0].text.tag_dropout_probability", kWithOther),
+    ForeignKey::together("concepts[0].text.tag_dropout_enable"),
+    ForeignKey::together("concepts[0].text.tag_dropout_mode"),
+    ForeignKey::together("concepts[0].text.tag_dropout_probability"),
     ForeignKey::idle("concepts[0].text.tag_dropout_special_tags", kWithOther),
-    ForeignKey::idle("concepts[0].text.tag_dropout_special_tags_mode", kWithOther),
+    ForeignKey::together("concepts[0].text.tag_dropout_special_tags_mode"),
     ForeignKey::idle("concepts[0].text.tag_dropout_special_tags_regex", kWithOther),
     ForeignKey::idle("concepts[0].text_variations", kWithOther),
     ForeignKey::together("concepts[0].type"),
@@ -339,7 +339,6 @@ constexpr std::string_view kUnusedParts[] = {"optimizer_defaults.",
                                              "decoder_vqgan.",
                                              "text_encoder_4.",
                                              "unconditional_transformer.",
-                                             "concepts[0].concept_stats.",
                                              "embedding.",
                                              "quantization."};
 
@@ -370,6 +369,9 @@ class OneTrainerReader : private ForeignReader {
     add_all();
     attempt([&] { settle_model(); });
     config_.epochs = 100;
+    config_.caption_extension = ".txt";
+    config_.caption_lines = true;
+    begin_folders(concepts_);
     read_table();
     attempt([&] { settle_files(); });
     attempt([&] { settle_concepts(); });
@@ -381,6 +383,7 @@ class OneTrainerReader : private ForeignReader {
     attempt([&] { settle_loss(); });
     attempt([&] { settle_times(); });
     attempt([&] { settle_saves(); });
+    settle_folders("concepts");
     return finish();
   }
 
@@ -388,9 +391,10 @@ class OneTrainerReader : private ForeignReader {
   using Json = nlohmann::ordered_json;
   enum class Model { sdxl, sd3, flux };
 
-  // Objects by their paths; of the concepts the first, and the folders of all.
+  // Objects by their paths.
   void add_tree(const std::string& path, const Json& value) {
     if (std::ranges::any_of(kUnusedParts, [&](std::string_view part) { return path.starts_with(part); })) return;
+    if (path.starts_with("concepts[") && path.ends_with(".concept_stats")) return;
     if (!value.is_object() || value.empty()) return add(path, value);
     for (const auto& [key, item] : value.items()) add_tree(path.empty() ? key : path + "." + key, item);
   }
@@ -402,14 +406,7 @@ class OneTrainerReader : private ForeignReader {
     if (!concepts.is_array()) return;
     for (const Json& concept_ : concepts) {
       if (!concept_.is_object() || (concept_.contains("enabled") && concept_["enabled"] == false)) continue;
-      const std::string path = fmt::format("concepts[{}]", folders_++);
-      if (folders_ == 1) {
-        first_ = concept_;
-        add_tree(path, concept_);
-        continue;
-      }
-      if (settings_of(concept_) != settings_of(first_)) attempt([&] { refuse("", path + kOneSet); });
-      if (concept_.contains("path")) add(path + ".path", concept_["path"]);
+      add_tree(fmt::format("concepts[{}]", concepts_++), concept_);
     }
   }
 
@@ -422,11 +419,6 @@ class OneTrainerReader : private ForeignReader {
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) return {};
     return parse_json_in_order(read_file(path, size_t{1} << 20), path);
-  }
-
-  static Json settings_of(Json concept_) {
-    for (const char* key : {"path", "name", "seed", "concept_stats"}) concept_.erase(key);
-    return concept_;
   }
 
   void settle_model() {
@@ -452,50 +444,88 @@ class OneTrainerReader : private ForeignReader {
   }
 
   void settle_concepts() {
-    if (folders_ == 0)
+    if (concepts_ == 0)
       refuse(has("concept_file_name") ? "concept_file_name" : "",
              "expected concepts with folders of pictures, found none");
-    std::vector<std::string> paths;
-    for (size_t i = 0; i < folders_; ++i) {
-      const std::string key = fmt::format("concepts[{}].path", i);
-      if (!has(key)) refuse("", key + " is missing");
-      paths.push_back(text(key, ""));
-      claim(key, "dataset");
-    }
-    config_.dataset = paths;
     claim("concept_file_name", "dataset");
-    if (const std::string type = text("concepts[0].type", "STANDARD"); type != "STANDARD")
-      refuse_value("concepts[0].type", "STANDARD", type);
-    if (const std::string source = text("concepts[0].text.prompt_source", "sample"); source != "sample")
-      refuse_value("concepts[0].text.prompt_source", "sample, a text file beside each picture", source);
-    config_.caption_extension = ".txt";
-    config_.caption_lines = true;
-    claim("concepts[0].text.prompt_source", "caption_lines");
-    if (is_set("concepts[0].text.enable_tag_shuffling")) {
-      set("shuffle_caption", "true", "concepts[0].text.enable_tag_shuffling");
-      set("keep_tokens", text("concepts[0].text.keep_tags_count", "1"), "concepts[0].text.keep_tags_count");
-      set("caption_separator", text("concepts[0].text.tag_delimiter", ","), "concepts[0].text.tag_delimiter");
-    }
-    if (is_set("concepts[0].image.enable_crop_jitter", true))
-      remark("concepts: crops are in the middle; OneTrainer moves each picture's by chance.");
-    settle_resolution();
-  }
-
-  // "512" or "512,768"; two sides are "512x768".
-  void settle_resolution() {
-    std::vector<std::string> sides;
-    std::string list = text("resolution", "512");
-    for (size_t begin = 0; begin <= list.size();) {
-      const size_t end = std::min(list.find(',', begin), list.size());
-      std::string side = list.substr(begin, end - begin);
-      std::erase(side, ' ');
-      if (!number_of(side)) refuse_value("resolution", "sides of squares", list);
-      sides.push_back(side);
-      begin = end + 1;
-    }
-    set("resolution", sides, "resolution");
+    for (size_t i = 0; i < concepts_; ++i)
+      attempt([&] { settle_concept(fmt::format("concepts[{}].", i), folders()[i]); });
+    settle_resolution("resolution", "512");
     if (!is_set("aspect_ratio_bucketing", true)) set("no_bucket", "true", "aspect_ratio_bucketing");
     if (is_set("masked_training")) refuse("masked_training", "Wick's masks have no unmasked_weight; use --masked-loss");
+  }
+
+  void settle_concept(const std::string& path, PictureSection& folder) {
+    const std::string key = path + "path";
+    if (!has(key)) refuse("", key + " is missing");
+    set("dataset", text(key, ""), key);
+    folder.image_dir = text(key, "");
+    folder.recursive = is_set(path + "include_subdirectories");
+    if (!folder.recursive && concepts_ == 1) {
+      if (has(path + "include_subdirectories")) drop(path + "include_subdirectories", std::string(kAllFolders));
+    }
+    if (const std::string type = text(path + "type", "STANDARD"); type != "STANDARD")
+      refuse_value(path + "type", "STANDARD", type);
+    settle_balance(path, folder);
+    folder.loss_weight = number(path + "loss_weight", 1);
+    if (!(folder.loss_weight >= 0 && folder.loss_weight <= kMaxLossWeight))
+      refuse_value(path + "loss_weight", fmt::format("a number from 0 to {}", kMaxLossWeight),
+                   text(path + "loss_weight", ""));
+    settle_captions(path + "text.");
+    if (is_set(path + "image.enable_crop_jitter", true))
+      remark(path + "image: crops are in the middle; OneTrainer moves each picture's by chance.");
+    const std::string size = path + "image.resolution_override";
+    if (is_set(path + "image.enable_resolution_override"))
+      settle_resolution(size, "512");
+    else if (has(size))
+      drop(size, "enable_resolution_override is not set");
+  }
+
+  // A fraction of an epoch's repeats is another choice of pictures in each.
+  void settle_balance(const std::string& path, PictureSection& folder) {
+    const double repeats = number(path + "balancing", 1);
+    if (!(repeats >= 1 && repeats <= double(kMaxRepeats)) || repeats != std::floor(repeats))
+      refuse_value(path + "balancing", fmt::format("an integer from 1 to {}", kMaxRepeats),
+                   text(path + "balancing", ""));
+    folder.repeats = int64_t(repeats);
+  }
+
+  // As mgds' ShuffleTags and DropTags have them.
+  void settle_captions(const std::string& path) {
+    if (const std::string source = text(path + "prompt_source", "sample"); source != "sample")
+      refuse_value(path + "prompt_source", "sample, a text file beside each picture", source);
+    const bool shuffles = is_set(path + "enable_tag_shuffling");
+    const bool drops = is_set(path + "tag_dropout_enable") && number(path + "tag_dropout_probability", 0) > 0;
+    if (shuffles) set("shuffle_caption", "true", path + "enable_tag_shuffling");
+    if (drops) {
+      if (const std::string mode = text(path + "tag_dropout_mode", "FULL"); mode != "RANDOM")
+        refuse_value(path + "tag_dropout_mode", "RANDOM, which drops each tag by chance", mode);
+      if (const std::string mode = text(path + "tag_dropout_special_tags_mode", "NONE"); mode != "NONE")
+        refuse_value(path + "tag_dropout_special_tags_mode", "NONE", mode);
+      set("caption_tag_dropout_rate", text(path + "tag_dropout_probability", "0"), path + "tag_dropout_probability");
+    } else {
+      for (const char* key : {"tag_dropout_mode", "tag_dropout_probability", "tag_dropout_special_tags_mode"})
+        if (has(path + key)) drop(path + key, "tag_dropout_enable is not set");
+    }
+    if (!shuffles && !drops) return;
+    set("keep_tokens", text(path + "keep_tags_count", "1"), path + "keep_tags_count");
+    set("caption_separator", text(path + "tag_delimiter", ","), path + "tag_delimiter");
+  }
+
+  // "512", "512,768", or "512x768", one size without buckets.
+  void settle_resolution(const std::string& key, const char* otherwise) {
+    std::string list = text(key, otherwise);
+    std::erase(list, ' ');
+    if (list.find('x') != list.npos) {
+      set("no_bucket", "true", key);
+      return set("resolution", list, key);
+    }
+    std::vector<std::string> sides;
+    for (size_t begin = 0; begin <= list.size(); begin += sides.back().size() + 1)
+      sides.push_back(list.substr(begin, list.find(',', begin) - begin));
+    set("resolution", sides, key);
+    if (sides.size() > 1)
+      remark(key + ": OneTrainer takes one of them by chance; here an epoch shows each picture at each of them.");
   }
 
   void settle_adapter() {
@@ -742,11 +772,8 @@ class OneTrainerReader : private ForeignReader {
       refuse_value("save_every_unit", "NEVER, STEP, EPOCH, MINUTE or HOUR", unit);
   }
 
-  static constexpr const char* kOneSet =
-      ": Wick has one set of settings for all concepts of such a file; write a data set's TOML (docs/datasets.md)";
-
-  Json tree_, first_;
-  size_t folders_ = 0;
+  Json tree_;
+  size_t concepts_ = 0;  // that are enabled
   Model model_ = Model::sdxl;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "wick/core/error.h"
 #include "wick/io/nearest.h"
@@ -132,7 +133,7 @@ void ForeignReader::set(std::string_view setting, const std::vector<std::string>
                         std::string_view part) {
   const TrainOption& option = option_named(setting);
   try {
-    option.set(config_, to, std::string(part));
+    option.set(settings_of(key), to, std::string(part));
   } catch (const UsageError& error) {
     std::string_view why = error.what();
     if (part.empty()) why.remove_prefix(std::min(why.size(), std::string_view(": ").size()));
@@ -163,13 +164,39 @@ void ForeignReader::take_down(const Refusal& refusal) {
     report->use = KeyUse::refused, report->told = refusal.why;
 }
 
+TrainConfig& ForeignReader::settings_of(std::string_view key) {
+  const size_t begin = key.find('['), end = key.find("].");
+  if (begin == key.npos || end == key.npos || key.find('.') < begin) return config_;
+  size_t index{};
+  std::from_chars(key.data() + begin + 1, key.data() + end, index);
+  return index < folders_.size() ? folders_[index].settings : config_;
+}
+
+void ForeignReader::settle_folders(std::string_view list) {
+  std::vector<PictureSection> all = folders_;
+  for (PictureSection& folder : all) {
+    const std::string prefix = fmt::format("{}[{}].", list, &folder - all.data());
+    const TrainConfig own = std::exchange(folder.settings, config_);
+    for (const auto& [key, settings] : claims_)
+      if (key.starts_with(prefix))
+        for (const std::string& setting : settings) option_named(setting).copy(own, folder.settings);
+  }
+  if (all.size() == 1 && all[0].repeats == 1 && all[0].loss_weight == 1 && !all[0].is_reg) {
+    config_ = all[0].settings;
+    config_.dataset = {all[0].image_dir};
+    config_.conditioning_data_dir = all[0].masks;
+  } else {
+    config_.datasets = dataset_tables(config_, all);
+  }
+}
+
 ForeignConfig ForeignReader::finish() {
   for (KeyReport& report : read_.keys) {
     const auto claimed = claims_.find(report.key);
     if (report.use != KeyUse::honoured || claimed == claims_.end()) continue;
     std::vector<std::string> settings;
     for (const std::string& setting : claimed->second)
-      settings.push_back(fmt::format("{} = {}", setting, option_named(setting).toml(config_)));
+      settings.push_back(fmt::format("{} = {}", setting, option_named(setting).toml(settings_of(report.key))));
     report.told = fmt::format("{}", fmt::join(settings, ", "));
   }
   return std::move(read_);

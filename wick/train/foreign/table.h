@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "wick/train/dataset_file.h"
 #include "wick/train/foreign/option_file.h"
 #include "wick/train/foreign/tree.h"
 
@@ -84,9 +85,16 @@ class ForeignReader {
       take_down(refusal);
     }
   }
+  // Folders of pictures, in the order of a file's list. What the keys of "list[N]." set is the settings of the folder
+  // N.
+  void begin_folders(size_t count) { folders_.resize(count); }
+  std::vector<PictureSection>& folders() { return folders_; }
+  // Gives each folder its settings on top of the file's. One alone is the run's data set; several become tables.
+  void settle_folders(std::string_view list);
   ForeignConfig finish();
 
  private:
+  TrainConfig& settings_of(std::string_view key);
   KeyReport* report_of(std::string_view key);
   void read_key(KeyReport& report, const ForeignKey& row);
   void take_down(const Refusal& refusal);
@@ -94,6 +102,7 @@ class ForeignReader {
   std::span<const ForeignKey> table_;
   std::map<std::string, std::vector<std::string>, std::less<>> values_;
   std::map<std::string, std::vector<std::string>, std::less<>> claims_;  // settings, by key
+  std::vector<PictureSection> folders_;
   ForeignConfig read_;
 
  protected:
