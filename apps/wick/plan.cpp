@@ -273,6 +273,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
   const Checkpoint model = cli::resolve_model_to_plan(model_files(config));
+  flags.check_model(model);
   const Devices devices = planned_devices(config);
   const std::string& device = devices.front();
   config.ranks = int64_t(devices.size());

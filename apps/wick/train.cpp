@@ -83,7 +83,9 @@ void run_train(cli::TrainFlags& flags) {
   for (const std::string& remark : flags.remarks())
     if (speaks) fmt::print("{}\n", remark);
   resolve(config);
-  const RunResult result = train_on_ranks(config, cli::resolve_model(model_files(config)));
+  const Checkpoint model = cli::resolve_model(model_files(config));
+  flags.check_model(model);
+  const RunResult result = train_on_ranks(config, model);
   // All is saved. Ranks are signalled one after the other, and the first ends the run on all: it keeps its code.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
   if (result == RunResult::finished) return;

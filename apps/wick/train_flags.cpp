@@ -67,8 +67,9 @@ void TrainFlags::add_to(CLI::App& command) {
   command.add_flag("--fp16", fp16_, "Likewise in fp16")->group(precision);
 }
 
-TrainConfig TrainFlags::from_foreign(ForeignConfig read) {
-  read.check();
+TrainConfig TrainFlags::from_foreign(ForeignConfig explained) {
+  explained.check();
+  const ForeignConfig& read = foreign_.emplace(std::move(explained));
   std::vector<std::string> taken, idle;
   for (const KeyReport& key : read.keys) {
     if (key.use == KeyUse::honoured) taken.push_back(printable(key.key));
@@ -77,7 +78,7 @@ TrainConfig TrainFlags::from_foreign(ForeignConfig read) {
   remarks_ = {fmt::format("{}: taken: {}.", read.file, fmt::join(taken, ", "))};
   if (!idle.empty()) remarks_.push_back(fmt::format("Mean nothing here: {}.", fmt::join(idle, ", ")));
   remarks_.insert(remarks_.end(), read.remarks.begin(), read.remarks.end());
-  return std::move(read.config);
+  return read.config;
 }
 
 TrainConfig TrainFlags::config() {

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,14 +22,19 @@ class TrainFlags {
   TrainConfig config();  // not yet resolved
   // After it: sentences on what became of another program's options.
   const std::vector<std::string>& remarks() const { return remarks_; }
+  // ForeignConfig::check_model() of that program's file.
+  void check_model(const Checkpoint& model) const {
+    if (foreign_) foreign_->check_model(model);
+  }
 
  private:
   void add(CLI::App& command, const TrainOption& option);
-  TrainConfig from_foreign(ForeignConfig read);
+  TrainConfig from_foreign(ForeignConfig explained);
 
   std::string config_file_, kohya_file_;
   std::vector<std::string> kohya_words_;
   std::vector<std::string> remarks_;
+  std::optional<ForeignConfig> foreign_;
   std::map<std::string_view, std::vector<std::string>> words_;  // by key, for those given
   bool bf16_ = false, fp16_ = false;
 };

@@ -83,13 +83,13 @@ struct Kind {
 std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
 
 LoraConfig config_of(const AdapterAlgorithm& algorithm, int64_t rank, bool dora = false, bool of_inputs = false,
-                     int64_t factor = -1) {
+                     const KronOptions& kron = {}) {
   return {.rank = rank,
           .alpha = 5,
           .targets = {"net.*"},
           .seed = 3,
           .algorithm = &algorithm,
-          .kron_factor = factor,
+          .kron = kron,
           .dora = dora,
           .magnitudes_of_inputs = of_inputs};
 }
@@ -102,9 +102,13 @@ const Kind kKinds[] = {{"lora", config_of(lora_algorithm(), 2)},
                        {"loha_dora_of_inputs", config_of(loha_algorithm(), 2, true, true)},
                        {"loha_dora_of_outputs", config_of(loha_algorithm(), 4, true)},
                        {"lokr_dora_of_inputs", config_of(lokr_algorithm(), 1, true, true)},
-                       {"lokr_dora_of_outputs", config_of(lokr_algorithm(), 4, true, false, 2)},
+                       {"lokr_dora_of_outputs", config_of(lokr_algorithm(), 4, true, false, {.factor = 2})},
                        {"lokr", config_of(lokr_algorithm(), 1)},
-                       {"lokr_whole", config_of(lokr_algorithm(), 4, false, false, 2)}};
+                       {"lokr_whole", config_of(lokr_algorithm(), 4, false, false, {.factor = 2})},
+                       {"lokr_full", config_of(lokr_algorithm(), 1, false, false, {.full_second = true})},
+                       {"lokr_both", config_of(lokr_algorithm(), 1, false, false, {.decompose_both = true})},
+                       {"lokr_unbalanced", config_of(lokr_algorithm(), 1, false, false,
+                                                     {.factor = 2, .decompose_both = true, .unbalanced = true})}};
 
 // As training leaves it: no factor is zero.
 void disturb(const Adapter& adapter, float size = 0.3f) {

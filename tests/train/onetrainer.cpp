@@ -45,7 +45,7 @@ TEST_F(OneTrainerTest, AFileIsReadAsOneTrainerReadsIt) {
   EXPECT_EQ(c.epochs, 100);
   EXPECT_EQ(c.batch_size, 4);
   EXPECT_EQ(c.resolution, std::vector<Resolution>{1024});
-  EXPECT_EQ(c.targets, std::vector<std::string>{"unet.*.attentions.*"});
+  EXPECT_EQ(c.targets, std::vector<std::string>{"unet.*attentions*"});
   EXPECT_EQ(c.dtype, DType::f16);
   EXPECT_EQ(c.save_dtype, DType::f32);
   EXPECT_EQ(c.weight_decay, 0.01);
@@ -93,7 +93,7 @@ constexpr SettingRow kSettingRows[] = {
     {R"(, "ema": "GPU", "ema_decay": 0.99)", "ema", "honoured: ema = 0.99"},
     {R"(, "save_every": 2, "save_every_unit": "EPOCH")", "save_every", "honoured: save_every_epochs = 2"},
     {R"(, "backup_after": 10)", "backup_after", "idle: a run keeps its state; --resume goes on with it"},
-    {R"(, "peft_type": "OFT_2")", "peft_type", "refused: expected LORA or LOHA, found \"OFT_2\""},
+    {R"(, "peft_type": "OFT_2")", "peft_type", "refused: expected LORA, LOHA or LOKR, found \"OFT_2\""},
     {R"(, "rescale_noise_scheduler_to_zero_terminal_snr": false)", "rescale_noise_scheduler_to_zero_terminal_snr",
      "empty: asks for nothing"},
     {R"(, "zzz": 3)", "zzz", "idle: not a key of OneTrainer, so it does nothing there"}};

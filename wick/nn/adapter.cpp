@@ -172,11 +172,11 @@ void Adapter::add_file(const LoraFile& file, bool trainable, size_t set) {
   files_.push_back({std::make_shared<AdapterSource>(AdapterSource::open(file, trainable)), set});
 }
 
-bool Adapter::is_targeted(const std::string& path) const {
-  if (!config_) return false;
+bool Adapter::is_targeted(const std::string& path, const std::string& also) const {
   const auto& targets = config_->targets;
-  const auto last = std::find_if(targets.rbegin(), targets.rend(),
-                                 [&](const std::string& target) { return is_targeted_by(without_sign(target), path); });
+  const auto last = std::find_if(targets.rbegin(), targets.rend(), [&](const std::string& target) {
+    return is_targeted_by(without_sign(target), path) || (!also.empty() && is_targeted_by(without_sign(target), also));
+  });
   return last != targets.rend() && !last->starts_with('-');
 }
 
@@ -184,7 +184,10 @@ void Adapter::note_patterns(const std::string& path, const std::vector<ModuleNam
   ++kinds_[kind_of(path)];
   for (size_t i = 0; i < config_->targets.size(); ++i) {
     const std::string pattern = without_sign(config_->targets[i]);
-    if (is_targeted_by(pattern, path)) {
+    const auto is_diffusers = [&](const ModuleName& other) {
+      return config_->split && other.spelling == Spelling::diffusers && is_targeted_by(pattern, other.name);
+    };
+    if (is_targeted_by(pattern, path) || std::ranges::any_of(names, is_diffusers)) {
       pattern_uses_[i].fits = true;
     } else if (std::ranges::any_of(names, [&](const ModuleName& other) {
                  return is_targeted_by(pattern, other.name) || is_targeted_by(pattern + "*", other.name);
@@ -194,21 +197,42 @@ void Adapter::note_patterns(const std::string& path, const std::vector<ModuleNam
   }
 }
 
-AdapterModule Adapter::fresh(const std::string& name, const LoraSite& site, Memory& memory) const {
+// Those that are targeted. Diffusers' names of a part come before OneTrainer's, which need its order of outputs.
+std::vector<Adapter::Trainable> Adapter::trainable(const std::string& path,
+                                                   const std::vector<ModuleName>& names) const {
+  if (!config_ || names.empty()) return {};
+  std::vector<Trainable> all;
+  std::string also;
+  for (const ModuleName& name : names) {
+    if (!config_->split) break;
+    if (name.spelling == Spelling::diffusers) also = name.name;
+    if (name.spelling == Spelling::onetrainer && std::ranges::is_sorted(name.rows.parts)) all.push_back({name, also});
+  }
+  if (all.empty()) all.push_back({names.front(), also});
+  std::erase_if(all, [&](const Trainable& part) { return !is_targeted(path, part.also); });
+  return all;
+}
+
+AdapterModule Adapter::fresh(const Trainable& part, const LoraSite& site, Memory& memory) const {
   const LoraConfig& c = *config_;
-  const bool own = site.target.kernel > 1 && c.conv_rank > 0;  // a rank for convolutions
-  const int64_t* const given_rank = c.rank.other(site.path);
-  const double* const given_alpha = c.alpha.other(site.path);
+  const std::string& name = part.name.name;
+  LoraTarget target = site.target;
+  target.out = target.out / part.name.rows.of * int64_t(part.name.rows.parts.size());
+  const bool own = target.kernel > 1 && c.conv_rank > 0;  // a rank for convolutions
+  const int64_t* const given_rank = c.rank.other(site.path, part.also);
+  const double* const given_alpha = c.alpha.other(site.path, part.also);
   const int64_t rank = given_rank ? *given_rank : own ? c.conv_rank : c.rank.value;
   double alpha = given_alpha ? *given_alpha : own ? c.conv_alpha : c.alpha.value;
   if (alpha == 0) alpha = double(rank);
   Rng rng(named_seed(c.seed, name), Stream::init);
-  AdapterModule module{name, site.target, c.algorithm};
-  for (const Tensor& value : c.algorithm->fresh(site.target, {rank, c.kron_factor}, rng, memory))
+  AdapterModule module{name, target, c.algorithm};
+  module.first = site.target.out / part.name.rows.of * part.name.rows.first();
+  module.also = part.also;
+  for (const Tensor& value : c.algorithm->fresh(target, {rank, c.kron}, rng, memory))
     module.factors.push_back(value ? AdapterFactor{key_of(module, module.factors.size()), value.trainable()}
                                    : AdapterFactor());
   if (c.dora)
-    module.magnitude = fresh_magnitude(site.target, c.magnitudes_of_inputs, name + std::string(kMagnitudeKey), memory);
+    module.magnitude = fresh_magnitude(target, c.magnitudes_of_inputs, name + std::string(kMagnitudeKey), memory);
   // Files have an alpha that the rank divides.
   module.alpha = float(c.rslora ? alpha * std::sqrt(double(rank)) : alpha);
   module.scale = c.algorithm->rank(module) > 0 ? module.alpha / float(rank) : 1;
@@ -302,9 +326,10 @@ Adapter::Modules* Adapter::modules_at(const LoraSite& site, Memory& memory) {
   for (size_t set = 0; set < set_count_; ++set)
     for (AdapterModule& module : from_files(names, site, set)) modules.push_back(std::move(module));
   if (config_ && !site.target.is_lookup) note_patterns(site.path, names);
-  if (!site.target.is_lookup && is_targeted(site.path)) {
-    check(modules.empty(), "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
-    modules.push_back(fresh(names.front().name, site, memory));
+  if (!site.target.is_lookup) {
+    const std::vector<Trainable> parts = trainable(site.path, names);
+    check(parts.empty() || modules.empty(), "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
+    for (const Trainable& part : parts) modules.push_back(fresh(part, site, memory));
   }
   return modules.empty() ? nullptr : &modules_.emplace(site.path, std::move(modules)).first->second;
 }
@@ -313,7 +338,7 @@ bool Adapter::stand_apart(const std::vector<LoraSite>& sites) const {
   const bool trained_apart = config_ && (config_->dora || !config_->algorithm->stacks());
   return std::ranges::any_of(sites, [&](const LoraSite& site) {
     const std::vector<ModuleName> names = names_(site.path);
-    return (trained_apart && is_targeted(site.path)) ||
+    return (trained_apart && !trainable(site.path, names).empty()) ||
            std::ranges::any_of(files_, [&](const GivenFile& f) { return f.file->stands_apart(names); });
   });
 }
@@ -490,12 +515,19 @@ void Adapter::check_targets() const {
   check_patterns("--rank", config_->rank);
   check_patterns("--alpha", config_->alpha);
   check_patterns("--lr", config_->rate);
+  check_patterns("--lora-plus", config_->up_rate);
 }
 
 template <class T>
 void Adapter::check_patterns(std::string_view flag, const ByPattern<T>& numbers) const {
+  const auto fits = [](const std::string& pattern, const auto& at_path) {
+    return is_targeted_by(pattern, at_path.first) ||
+           std::ranges::any_of(at_path.second, [&](const AdapterModule& module) {
+             return !module.also.empty() && is_targeted_by(pattern, module.also);
+           });
+  };
   for (const auto& other : numbers.others)
-    check(std::ranges::any_of(modules_, [&](const auto& m) { return is_targeted_by(other.pattern, m.first); }),
+    check(std::ranges::any_of(modules_, [&](const auto& m) { return fits(other.pattern, m); }),
           "{}: {} matches no module that is trained; those are of {}; --targets '{}' '{}' would train it too", flag,
           quote(other.pattern), commonest_kinds(), fmt::join(config_->targets, "' '"), other.pattern);
 }
@@ -560,8 +592,9 @@ std::vector<Parameter> Adapter::parameters() const {
         const auto& [key, value, copy] = *factors[i];
         if (!value.tracked()) continue;
         const auto& kinds = module.algorithm->factors();
-        const double up = config_ && i < kinds.size() && kinds[i].begins_at_zero ? config_->up_rate : 1;
-        all.push_back({key, value, copy, float(config_ ? config_->rate.at(path) * up : 1)});
+        const double up =
+            config_ && i < kinds.size() && kinds[i].begins_at_zero ? config_->up_rate.at(path, module.also) : 1;
+        all.push_back({key, value, copy, float(config_ ? config_->rate.at(path, module.also) * up : 1)});
       }
     }
   std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });

@@ -74,7 +74,7 @@ struct LoraConfig {
   double conv_alpha = 0;             // likewise, with a conv_rank; 0: that
   bool rslora = false;               // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
   ByPattern<double> rate = 1;        // Parameter::rate
-  double up_rate = 1;                // times that, of the factors that begin at zero: LoRA+ (Hayou et al., 2024)
+  ByPattern<double> up_rate = 1;     // times that, of the factors that begin at zero: LoRA+ (Hayou et al., 2024)
   std::vector<std::string> targets;  // globs on module paths: * matches anything, dots included; a leading "-"
                                      // excludes; later ones win
   uint64_t seed = 0;
@@ -83,9 +83,11 @@ struct LoraConfig {
   float rank_dropout = 0, module_dropout = 0;             // shares of ranks and modules that a batch does without
   float most_norm = 0;                                    // of what a module adds to its weight, Frobenius'; 0: any
   const AdapterAlgorithm* algorithm = &lora_algorithm();  // another one has neither dropout nor a limit
-  int64_t kron_factor = -1;                               // AdapterAlgorithm::FreshOptions
-  bool dora = false;                                      // with magnitudes (nn/dora.h),
-  bool magnitudes_of_inputs = false;                      // of inputs instead of outputs
+  KronOptions kron = {};                                  // AdapterAlgorithm::FreshOptions
+  bool split = false;  // fused linears get an adapter for each part that diffusers has, under OneTrainer's names; and
+                       // patterns may name modules as diffusers does
+  bool dora = false;   // with magnitudes (nn/dora.h),
+  bool magnitudes_of_inputs = false;  // of inputs instead of outputs
 };
 
 // The safetensors file that a path names: itself, or the one in it.
@@ -188,8 +190,14 @@ class Adapter {
   using Modules = std::vector<AdapterModule>;  // of one path, in the order of their outputs
 
   Modules* modules_at(const LoraSite& site, Memory& memory);
-  AdapterModule fresh(const std::string& name, const LoraSite& site, Memory& memory) const;
-  bool is_targeted(const std::string& path) const;
+  // A module that may be trained: a whole one, or with LoraConfig::split a part of one.
+  struct Trainable {
+    ModuleName name;
+    std::string also = {};  // AdapterModule::also
+  };
+  std::vector<Trainable> trainable(const std::string& path, const std::vector<ModuleName>& names) const;
+  AdapterModule fresh(const Trainable& part, const LoraSite& site, Memory& memory) const;
+  bool is_targeted(const std::string& path, const std::string& also) const;
   void note_patterns(const std::string& path, const std::vector<ModuleName>& names);
   std::shared_ptr<const LayerAdapter> adapter_of(const std::vector<PlacedModule>& group, int64_t outputs,
                                                  const Residence& place);

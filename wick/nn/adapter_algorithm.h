@@ -46,6 +46,15 @@ struct AdapterFactor {
 
 class AdapterAlgorithm;
 
+// The sizes of a LoKr's matrices, as LyCORIS chooses them.
+struct KronOptions {
+  int64_t factor = -1;       // the rows and columns of the first matrix, at most; -1: near the root
+  bool full_second = false;  // the second matrix is whole, whatever the rank (full_matrix)
+  bool decompose_both =
+      false;                // the first matrix is a product of two too, where its sides are more than twice the rank
+  bool unbalanced = false;  // the first matrix has the larger part of the rows (unbalanced_factorization)
+};
+
 // DoRA's (nn/dora.h).
 struct Magnitude {
   AdapterFactor factor = {};  // [out], or [in] where it is of inputs; none without DoRA
@@ -77,6 +86,7 @@ struct AdapterModule {
   int64_t first = 0;            // of its outputs among those of the layer's module, of which it may be a part
   std::vector<int> order = {};  // of its outputs in the file that it came from: equal parts, unless empty
   RotationSettings rotation = {};
+  std::string also = {};  // its path in diffusers, where patterns may name it by that
 
   int64_t end() const { return first + target.out; }
   float total_scale() const { return scale * strength; }
@@ -106,7 +116,7 @@ class AdapterAlgorithm {
   };
   struct FreshOptions {
     int64_t rank = 0;
-    int64_t kron_factor = -1;  // LoKr's: the rows and columns of the first matrix, at most; -1: near the root
+    KronOptions kron = {};
   };
 
   virtual ~AdapterAlgorithm() = default;

@@ -11,7 +11,8 @@ namespace wick {
 // the end of the path, as names in PEFT's target_modules are: "q_proj", "lm_head".
 bool is_targeted_by(std::string_view pattern, std::string_view path);
 
-// A number, and others for modules whose paths fit a pattern: the last that fits decides.
+// A number, and others for modules whose paths fit a pattern: the last that fits decides. A module may have another
+// path too, `also`.
 template <class T>
 struct ByPattern {
   struct Other {
@@ -23,14 +24,14 @@ struct ByPattern {
 
   ByPattern(T all = {}) : value(all) {}  // NOLINT: mostly one number is meant
 
-  const T* other(std::string_view path) const {
+  const T* other(std::string_view path, std::string_view also = {}) const {
     const T* found = nullptr;
     for (const Other& o : others)
-      if (is_targeted_by(o.pattern, path)) found = &o.value;
+      if (is_targeted_by(o.pattern, path) || (!also.empty() && is_targeted_by(o.pattern, also))) found = &o.value;
     return found;
   }
-  T at(std::string_view path) const {
-    const T* found = other(path);
+  T at(std::string_view path, std::string_view also = {}) const {
+    const T* found = other(path, also);
     return found ? *found : value;
   }
 };

@@ -159,14 +159,20 @@ class LokrAlgorithm final : public AdapterAlgorithm {
 
   // As LyCORIS begins them, which keeps W2 whole where its sides are less than twice the rank.
   std::vector<Tensor> fresh(const LoraTarget& t, const FreshOptions& options, Rng& rng, Memory& memory) const override {
-    const auto [l, k] = divided(t.out, options.kron_factor);
-    const auto [m, n] = divided(t.in, options.kron_factor);
+    auto [l, k] = divided(t.out, options.kron.factor);
+    const auto [m, n] = divided(t.in, options.kron.factor);
+    if (options.kron.unbalanced) std::swap(l, k);
     std::vector<Tensor> all(factors().size());
-    all[kW1] = uniform({l, m}, rng, memory);
-    const auto with_pixels = [&, n = n](int64_t rows) {
+    if (options.kron.decompose_both && !options.kron.full_second && 2 * options.rank < std::max(l, m)) {
+      all[kA1] = uniform({l, options.rank}, rng, memory);
+      all[kB1] = uniform({options.rank, m}, rng, memory);
+    } else {
+      all[kW1] = uniform({l, m}, rng, memory);
+    }
+    const auto with_pixels = [&t, n = n](int64_t rows) {
       return t.kernel == 1 ? Shape{rows, n} : Shape{rows, t.kernel, t.kernel, n};
     };
-    if (2 * options.rank >= std::max(k, n)) {
+    if (options.kron.full_second || 2 * options.rank >= std::max(k, n)) {
       all[kW2] = zeros(with_pixels(k), DType::f32, memory);
     } else {
       all[kA2] = uniform({k, options.rank}, rng, memory);

@@ -268,8 +268,15 @@ std::vector<TrainOption> listed_options() {
       {.kind = ModelKind::text});
   add("adapter", Subject::lora, &C::adapter,
       "LoRA; DoRA, which scales the weight's rows or columns too; LoHa or LoKr, for pictures, whose changes are "
-      "products "
-      "of two by elements, or of Kronecker");
+      "products of two by elements, or of Kronecker; and those two with DoRA's scales");
+  add("dora_on_output", Subject::lora, &C::dora_on_output,
+      "DoRA's scales are of a weight's outputs, as LyCORIS' and PEFT's are, and not of its inputs, as ComfyUI reads "
+      "them best",
+      {.kind = ModelKind::pictures});
+  add("split_qkv", Subject::lora, &C::split_qkv,
+      "Of FLUX and SD3: q, k, v, and what else is one matrix with them, get a LoRA each, as in diffusers; files have "
+      "OneTrainer's names",
+      {.kind = ModelKind::pictures});
   add("targets", Subject::lora, &C::targets,
       "Modules that get a LoRA: * matches anything, a name without one is also an end (q_proj, lm_head), a "
       "leading - excludes, later patterns win [kohya's: attention and feed-forward of SDXL, of FLUX and SD3 modulation "
@@ -288,9 +295,18 @@ std::vector<TrainOption> listed_options() {
   add("lokr_factor", Subject::lora, &C::lokr_factor,
       "Rows and columns of a LoKr's first matrix, or the largest divisors below; 0: those near the roots of a weight's",
       {.max = 4096, .kind = ModelKind::pictures});
+  add("lokr_full", Subject::lora, &C::lokr_full, "A LoKr's second matrix is whole, whatever the rank",
+      {.kind = ModelKind::pictures});
+  add("lokr_decompose_both", Subject::lora, &C::lokr_decompose_both,
+      "A LoKr's first matrix is a product of two as well, where its sides are more than twice the rank",
+      {.kind = ModelKind::pictures});
+  add("lokr_unbalanced", Subject::lora, &C::lokr_unbalanced, "A LoKr's first matrix has the larger divisor of the rows",
+      {.kind = ModelKind::pictures});
   add("rslora", Subject::lora, &C::rslora, "The scale is alpha / sqrt(rank)");
   add("lora_plus", Subject::lora, &C::lora_plus,
-      "Times the learning rate, of the factors that begin at zero: LoRA+, whose authors take 16", {.above_min = true});
+      "Times the learning rate, of the factors that begin at zero, and others by module as --lr has them: LoRA+, whose "
+      "authors take 16",
+      {.max = 1e38, .above_min = true, .item = kNumbers});
   add("lora_dropout", Subject::lora, &C::lora_dropout,
       "Share of its inputs that a LoRA does not see, drawn anew for each batch", {.max = 0.999});
   add("rank_dropout", Subject::lora, &C::rank_dropout,
@@ -716,23 +732,38 @@ const TrainOption& option_named(std::string_view key) {
 
 namespace {
 
+// One that is set, or null.
+const char* lokr_flag(const TrainConfig& config) {
+  return config.lokr_full             ? "--lokr-full"
+         : config.lokr_decompose_both ? "--lokr-decompose-both"
+         : config.lokr_unbalanced     ? "--lokr-unbalanced"
+                                      : nullptr;
+}
+
 void resolve_lora(TrainConfig& config) {
   const bool sized = config.rank.value > 0 || !config.rank.others.empty() || config.alpha.value > 0 ||
                      !config.alpha.others.empty() || config.conv_rank > 0 || config.rslora;
   if (!config.from.empty()) {
     check_usage(config.train == TrainMode::lora, "--from: goes on with a LoRA; expected --train lora, found {}",
                 name_of(config.train));
-    check_usage(config.targets.empty() && !sized && config.adapter == AdapterKind::lora && config.lokr_factor == 0,
+    check_usage(config.targets.empty() && !sized && config.adapter == AdapterKind::lora && config.lokr_factor == 0 &&
+                    !lokr_flag(config) && !config.split_qkv && !config.dora_on_output,
                 "--from {}: its kind, modules, ranks and alphas are the file's; expected no --adapter, --targets, "
-                "--rank, --alpha, --conv-rank, --lokr-factor or --rslora beside it",
+                "--rank, --alpha, --conv-rank, --split-qkv, --dora-on-output, --rslora or flag of LoKr beside it",
                 config.from);
     return;
   }
   if (config.rank.value == 0) config.rank.value = TrainConfig::kRank;
   if (config.alpha.value == 0 && config.rank.others.empty()) config.alpha.value = double(config.rank.value);
   check_usage(config.conv_alpha == 0 || config.conv_rank > 0, "--conv-alpha: expected a --conv-rank, found none");
-  check_usage(config.lokr_factor == 0 || config.adapter == AdapterKind::lokr,
-              "--lokr-factor: expected --adapter lokr with it, found {}", name_of(config.adapter));
+  const bool is_lokr = without_magnitudes(config.adapter) == AdapterKind::lokr;
+  check_usage(config.lokr_factor == 0 || is_lokr, "--lokr-factor: expected --adapter lokr with it, found {}",
+              name_of(config.adapter));
+  check_usage(!lokr_flag(config) || is_lokr, "{}: expected --adapter lokr with it, found {}",
+              lokr_flag(config) ? lokr_flag(config) : "", name_of(config.adapter));
+  check_usage(!config.dora_on_output || has_magnitudes(config.adapter),
+              "--dora-on-output: expected --adapter dora, dora-loha or dora-lokr with it, found {}",
+              name_of(config.adapter));
   if (config.adapter == AdapterKind::lora) return;
   const std::string_view kind = name_of(config.adapter);
   check_usage(config.train == TrainMode::lora, "--adapter {}: there is no adapter; --train is {}", kind,
@@ -783,9 +814,11 @@ void check_optimizer_arguments(const TrainConfig& config) {
 }
 
 // Optimizers that have a rate of their own take no schedule.
+bool is_one(const ByPattern<double>& ratio) { return ratio.value == 1 && ratio.others.empty(); }
+
 void check_optimizer_rate(const TrainConfig& config) {
   const std::string_view name = name_of(config.optimizer);
-  check_usage(config.optimizer != OptimizerKind::prodigy || (config.lr.others.empty() && config.lora_plus == 1),
+  check_usage(config.optimizer != OptimizerKind::prodigy || (config.lr.others.empty() && is_one(config.lora_plus)),
               "--optimizer prodigy: finds one rate for all; expected --lr without patterns and no --lora-plus");
   check_usage(!config.adafactor_warmup_init || config.adafactor_relative_step,
               "--adafactor-warmup-init: expected --adafactor-relative-step with it");
@@ -806,6 +839,8 @@ void check_optimizer_rate(const TrainConfig& config) {
 }
 
 }  // namespace
+
+namespace {}  // namespace
 
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())

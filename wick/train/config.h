@@ -25,7 +25,7 @@
 namespace wick {
 
 enum class TrainMode { lora, full, vae };
-enum class AdapterKind { lora, dora, loha, lokr };
+enum class AdapterKind { lora, dora, loha, lokr, dora_loha, dora_lokr };
 enum class LrSchedule { constant, linear, cosine, cosine_with_restarts, polynomial };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q6_k, q5_k, q4_k, q4_0 };
@@ -34,7 +34,7 @@ enum class PredictionSetting { automatic, epsilon, v };  // the first: as the mo
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
 // TrainOption::Member.
 constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
-constexpr std::string_view names_of(AdapterKind) { return "lora|dora|loha|lokr"; }
+constexpr std::string_view names_of(AdapterKind) { return "lora|dora|loha|lokr|dora-loha|dora-lokr"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine|cosine-with-restarts|polynomial"; }
 constexpr std::string_view names_of(AverageWarmup) { return "updates|power|none"; }
 constexpr std::string_view names_of(OptimizerKind) {
@@ -56,6 +56,17 @@ std::vector<std::string_view> split_names(std::string_view names);
 template <class E>
 requires requires(E value) { names_of(value); }
 std::string_view name_of(E value) { return split_names(names_of(value))[size_t(value)]; }
+
+// DoRA's magnitudes go with each algorithm.
+constexpr bool has_magnitudes(AdapterKind kind) { return kind == AdapterKind::dora || kind >= AdapterKind::dora_loha; }
+constexpr AdapterKind with_magnitudes(AdapterKind kind) {
+  if (kind == AdapterKind::lora) return AdapterKind::dora;
+  return kind == AdapterKind::loha ? AdapterKind::dora_loha : kind == AdapterKind::lokr ? AdapterKind::dora_lokr : kind;
+}
+constexpr AdapterKind without_magnitudes(AdapterKind kind) {
+  if (kind == AdapterKind::dora) return AdapterKind::lora;
+  return kind == AdapterKind::dora_loha ? AdapterKind::loha : kind == AdapterKind::dora_lokr ? AdapterKind::lokr : kind;
+}
 
 // A number of steps, or below 1 a share of all.
 struct StepsOrShare {
@@ -84,8 +95,11 @@ struct TrainConfig {
   int64_t conv_rank = 0;             // of convolutions of more than one pixel; 0: the rank
   double conv_alpha = 0;             // 0: conv_rank
   bool rslora = false;
-  int64_t lokr_factor = 0;  // 0: near the root
-  double lora_plus = 1;
+  bool dora_on_output = false;  // of pictures; a language model's magnitudes are of outputs
+  int64_t lokr_factor = 0;      // 0: near the root
+  bool lokr_full = false, lokr_decompose_both = false, lokr_unbalanced = false;
+  bool split_qkv = false;
+  ByPattern<double> lora_plus = 1;
   double lora_dropout = 0, rank_dropout = 0, module_dropout = 0;
   double scale_weight_norms = 0;  // 0: does not
   static constexpr int64_t kRank = 16;

@@ -119,11 +119,16 @@ bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view pre
   return found != tensors.end() && found->first.starts_with(prefix);
 }
 
-// As LyCORIS' network module calls what its other kinds of adapters are; DoRA's magnitudes are of inputs.
+// As LyCORIS' network module calls what its other kinds of adapters are.
 json lycoris_arguments(const TrainConfig& c) {
-  if (c.adapter == AdapterKind::dora) return {{"algo", "lora"}, {"dora_wd", "True"}, {"wd_on_out", "False"}};
-  json all = {{"algo", name_of(c.adapter)}};
-  if (c.adapter == AdapterKind::lokr) all["factor"] = fmt::format("{}", c.lokr_factor > 0 ? c.lokr_factor : -1);
+  const AdapterKind kind = without_magnitudes(c.adapter);
+  json all = {{"algo", name_of(kind)}};
+  if (has_magnitudes(c.adapter)) all.update({{"dora_wd", "True"}, {"wd_on_out", c.dora_on_output ? "True" : "False"}});
+  if (kind != AdapterKind::lokr) return all;
+  all["factor"] = fmt::format("{}", c.lokr_factor > 0 ? c.lokr_factor : -1);
+  if (c.lokr_full) all["full_matrix"] = "True";
+  if (c.lokr_decompose_both) all["decompose_both"] = "True";
+  if (c.lokr_unbalanced) all["unbalanced_factorization"] = "True";
   return all;
 }
 
@@ -263,7 +268,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
   };
   all.merge(objective_metadata(c));
   if (c.adapter != AdapterKind::lora) all["ss_network_module"] = "lycoris.kohya";
-  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = rate_of(c, "unet");
+  if (has_part(tensors, "lora_unet") || has_part(tensors, "lora_transformer")) all["ss_unet_lr"] = rate_of(c, "unet");
   return all;
 }
 

@@ -25,8 +25,16 @@ ByPattern<int64_t> rank_of(const TrainConfig& config) {
 }
 
 const AdapterAlgorithm& algorithm_of(AdapterKind kind) {
+  kind = without_magnitudes(kind);
   if (kind == AdapterKind::loha) return loha_algorithm();
   return kind == AdapterKind::lokr ? lokr_algorithm() : lora_algorithm();
+}
+
+KronOptions kron_options(const TrainConfig& config) {
+  return {.factor = config.lokr_factor > 0 ? config.lokr_factor : -1,
+          .full_second = config.lokr_full,
+          .decompose_both = config.lokr_decompose_both,
+          .unbalanced = config.lokr_unbalanced};
 }
 
 // Of the learning rate, by module.
@@ -43,26 +51,28 @@ std::string_view module_of(std::string_view parameter) { return parameter.substr
 
 Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets,
                  bool magnitudes_of_inputs)
-    : adapter_(std::make_unique<Adapter>(LoraConfig{.rank = rank_of(config),
-                                                    .alpha = config.alpha,
-                                                    .conv_rank = config.conv_rank,
-                                                    .conv_alpha = config.conv_alpha,
-                                                    .rslora = config.rslora,
-                                                    .rate = shares_of_rate(config),
-                                                    .up_rate = config.lora_plus,
-                                                    .targets = !config.from.empty()     ? std::vector<std::string>()
-                                                               : config.targets.empty() ? std::move(default_targets)
-                                                                                        : config.targets,
-                                                    .seed = uint64_t(config.seed),
-                                                    .dropout = float(config.lora_dropout),
-                                                    .rank_dropout = float(config.rank_dropout),
-                                                    .module_dropout = float(config.module_dropout),
-                                                    .most_norm = float(config.scale_weight_norms),
-                                                    .algorithm = &algorithm_of(config.adapter),
-                                                    .kron_factor = config.lokr_factor > 0 ? config.lokr_factor : -1,
-                                                    .dora = config.adapter == AdapterKind::dora,
-                                                    .magnitudes_of_inputs = magnitudes_of_inputs},
-                                         std::move(names))) {
+    : adapter_(
+          std::make_unique<Adapter>(LoraConfig{.rank = rank_of(config),
+                                               .alpha = config.alpha,
+                                               .conv_rank = config.conv_rank,
+                                               .conv_alpha = config.conv_alpha,
+                                               .rslora = config.rslora,
+                                               .rate = shares_of_rate(config),
+                                               .up_rate = config.lora_plus,
+                                               .targets = !config.from.empty()     ? std::vector<std::string>()
+                                                          : config.targets.empty() ? std::move(default_targets)
+                                                                                   : config.targets,
+                                               .seed = uint64_t(config.seed),
+                                               .dropout = float(config.lora_dropout),
+                                               .rank_dropout = float(config.rank_dropout),
+                                               .module_dropout = float(config.module_dropout),
+                                               .most_norm = float(config.scale_weight_norms),
+                                               .algorithm = &algorithm_of(config.adapter),
+                                               .kron = kron_options(config),
+                                               .split = config.split_qkv,
+                                               .dora = has_magnitudes(config.adapter),
+                                               .magnitudes_of_inputs = magnitudes_of_inputs && !config.dora_on_output},
+                                    std::move(names))) {
   if (!config.from.empty()) adapter_->add_file(config.from, 1, /*trainable=*/true);
 }
 

@@ -9,6 +9,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/diffusers_words.h"
 #include "wick/train/foreign/optimizers.h"
 
 namespace wick {
@@ -168,20 +169,20 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::together("network.alpha"),
                             Key::together("network.conv"),
                             Key::together("network.conv_alpha"),
-                            Key::setting("network.dropout", "lora_dropout"),
+                            Key::together("network.dropout"),
                             Key::idle("network.layer_offloading", kMemory),
                             Key::together("network.linear"),
                             Key::together("network.linear_alpha"),
                             Key::together("network.lokr_factor"),
                             Key::together("network.lokr_full_rank"),
                             Key::refused("network.lorm", "", ""),
-                            Key::refused("network.network_kwargs.ignore_if_contains", "", kTargets),
-                            Key::refused("network.network_kwargs.only_if_contains", "", kTargets),
+                            Key::together("network.network_kwargs.ignore_if_contains"),
+                            Key::together("network.network_kwargs.only_if_contains"),
                             Key::idle("network.old_lokr_format", kFileNames),
                             Key::together("network.pretrained_lora_path"),
                             Key::together("network.rank"),
                             Key::idle("network.split_multistage_loras", "is for models of several stages"),
-                            Key::refused("network.transformer_only", "true", ""),
+                            Key::together("network.transformer_only"),
                             Key::together("network.type"),
                             Key::idle("performance_log_every", kOwnLogs),
                             Key::setting("save.dtype", "save_dtype"),
@@ -468,6 +469,7 @@ class AiToolkitReader : private ForeignReader {
     else if (kind != "sdxl")
       refuse(has("model.arch") ? "model.arch" : "",
              fmt::format("model.arch: Wick trains SDXL (sdxl), SD3 (sd3) and FLUX.1 (flux), found {}", quote(kind)));
+    is_for(kind == "flux" ? "FLUX" : kind == "sd3" ? "SD3" : "SDXL", has("model.arch") ? "model.arch" : "model");
   }
 
   // Where the file says nothing.
@@ -566,8 +568,8 @@ class AiToolkitReader : private ForeignReader {
   // SD3's and FLUX's files have no alpha there: the scale is 1.
   void settle_network() {
     const std::string type = text("network.type", "lora");
-    if (type != "lora" && type != "locon")
-      refuse_value("network.type", type == "lokr" ? "lora; Wick's LoKr has no full rank" : "lora", type);
+    if (type != "lora" && type != "locon" && type != "lokr" && type != "dora")
+      refuse_value("network.type", "lora, locon, dora or lokr", type);
     const char* key = has("network.rank") ? "network.rank" : "network.linear";
     const std::string rank = text(key, "4");
     set("rank", rank, key);
@@ -575,9 +577,30 @@ class AiToolkitReader : private ForeignReader {
     const bool is_scaled = model_ == JobModel::sdxl;
     set("alpha", is_scaled ? text(alpha_key, "1") : rank, alpha_key);
     if (has("network.conv")) settle_convolutions();
-    if (!has("network.pretrained_lora_path")) return;
-    set("from", text("network.pretrained_lora_path", ""), "network.pretrained_lora_path");
-    config_.rank = 0, config_.alpha = 0, config_.conv_rank = 0, config_.conv_alpha = 0;
+    if (has("network.pretrained_lora_path")) {
+      set("from", text("network.pretrained_lora_path", ""), "network.pretrained_lora_path");
+      config_.rank = 0, config_.alpha = 0, config_.conv_rank = 0, config_.conv_alpha = 0;
+      return;
+    }
+    set("adapter", type == "locon" ? "lora" : type, "network.type");
+    config_.split_qkv = model_ != JobModel::sdxl;  // its models are diffusers'
+    if (type == "lokr") return settle_lokr();
+    if (type == "dora") config_.dora_on_output = true;
+    if (!has("network.dropout")) return;
+    if (type == "dora" && number("network.dropout", 0) != 0)
+      refuse("network.dropout", "Wick has dropouts for a LoRA alone, found a dora");
+    set("lora_dropout", text("network.dropout", ""), "network.dropout");
+  }
+
+  // Of full rank unless told otherwise: convolutions too.
+  void settle_lokr() {
+    if (has("network.dropout")) drop("network.dropout", "ai-toolkit's LoKr has none");
+    if (number("network.lokr_factor", -1) != -1)
+      set("lokr_factor", text("network.lokr_factor", ""), "network.lokr_factor");
+    const bool is_full = is_set("network.lokr_full_rank", true);
+    set("lokr_full", is_full ? "true" : "false", "network.lokr_full_rank");
+    if (!is_full || model_ != JobModel::sdxl) return;
+    config_.conv_rank = config_.rank.value, config_.conv_alpha = double(config_.rank.value);
   }
 
   void settle_convolutions() {
@@ -603,12 +626,8 @@ class AiToolkitReader : private ForeignReader {
     const bool trains_text = is_set("train.train_text_encoder");
     if (trains_text && model_ != JobModel::sdxl)
       refuse("train.train_text_encoder", "Wick reads it of SDXL alone; --targets names text encoders");
-    if (model_ != JobModel::sdxl || !config_.from.empty()) return;
-    config_.targets = {"unet.*"};
-    if (config_.conv_rank == 0)
-      for (const char* pattern :
-           {"-unet.conv_in", "-unet.conv_out", "-unet.*.conv1", "-unet.*.conv2", "-unet.*samplers.*.conv"})
-        config_.targets.push_back(pattern);
+    if (!config_.from.empty()) return;
+    settle_denoiser_targets();
     if (!trains_text) return;
     claim("train.train_text_encoder", "targets");
     for (const char* encoder : {"text_encoder.*", "text_encoder_2.*"}) {
@@ -619,6 +638,46 @@ class AiToolkitReader : private ForeignReader {
       if (*value != config_.lr.value) config_.lr.others.push_back({encoder, *value});
     }
     claim("train.text_encoder_lr", "lr");
+  }
+
+  // Modules with one of some words in their names, none outside the blocks, and without those of other words.
+  void settle_denoiser_targets() {
+    constexpr const char *kOnly = "network.network_kwargs.only_if_contains",
+                         *kIgnored = "network.network_kwargs.ignore_if_contains";
+    const bool is_sdxl = model_ == JobModel::sdxl, in_blocks = is_set("network.transformer_only", true);
+    claim("network.transformer_only", "targets");
+    std::vector<std::string> targets;
+    if (has(kOnly))
+      for (const std::string& word : words(kOnly)) targets.push_back(pattern_for(kOnly, word));
+    else if (is_sdxl || !in_blocks)
+      targets = {is_sdxl ? "unet.*" : "transformer.*"};
+    else if (has(kIgnored))
+      targets = model_ == JobModel::flux
+                    ? std::vector<std::string>{"transformer.double_blocks.*", "transformer.single_blocks.*"}
+                    : std::vector<std::string>{"transformer.joint_blocks.*"};
+    if (is_sdxl && config_.conv_rank == 0)
+      for (const char* pattern :
+           {"-unet.conv_in", "-unet.conv_out", "-unet.*.conv1", "-unet.*.conv2", "-unet.*samplers.*.conv"})
+        targets.push_back(pattern);
+    if (!is_sdxl && in_blocks && has(kOnly)) {
+      targets.push_back(model_ == JobModel::flux ? "-transformer.*_in*" : "-transformer.*embedder*");
+      targets.push_back("-transformer.final_layer.*");
+    }
+    if (has(kIgnored))
+      for (const std::string& word : words(kIgnored)) targets.push_back("-" + pattern_for(kIgnored, word));
+    for (const char* key : {kOnly, kIgnored})
+      if (has(key)) claim(key, "targets");
+    config_.targets = targets;
+  }
+
+  std::string pattern_for(std::string_view key, const std::string& word) const {
+    const DiffusersModel model = model_ == JobModel::sdxl   ? DiffusersModel::sdxl
+                                 : model_ == JobModel::flux ? DiffusersModel::flux
+                                                            : DiffusersModel::sd3;
+    const auto pattern = pattern_of_word(model, word);
+    if (!pattern)
+      refuse(key, fmt::format("{} is in Wick's names of other modules too; --targets names modules", quote(word)));
+    return fmt::format("{}.{}", model_ == JobModel::sdxl ? "unet" : "transformer", *pattern);
   }
 
   void settle_optimizer() {

@@ -12,6 +12,7 @@
 #include "wick/io/quote.h"
 #include "wick/train/foreign/command.h"
 #include "wick/train/foreign/kohya_gui.h"
+#include "wick/train/foreign/kohya_network.h"
 #include "wick/train/foreign/optimizers.h"
 #include "wick/train/foreign/table.h"
 
@@ -275,7 +276,6 @@ constexpr Key kKeys[] = {
 // (flux_train_utils.add_flux_train_arguments, sd3_train_utils.add_sd3_training_arguments,
 // train_util.add_dit_training_arguments, post_process_loss and get_noise_pred_and_target of each trainer). The other
 // scripts leave such a key alone, whatever it says.
-enum class KohyaModel { sdxl = 1, sd3 = 2, flux = 4 };
 struct KohyaModelKey {
   std::string_view key;
   int models;  // the sum of their numbers
@@ -324,8 +324,8 @@ constexpr KohyaScript kScripts[] = {{"sdxl_train_network.py", KohyaModel::sdxl},
 
 std::string in_words(int models) {
   std::vector<std::string_view> names;
-  for (const auto& [model, name] : {std::pair{kSdxl, "SDXL"}, {kSd3, "SD3"}, {kFlux, "FLUX"}})
-    if (models & model) names.push_back(name);
+  for (const KohyaModel model : {KohyaModel::sdxl, KohyaModel::sd3, KohyaModel::flux})
+    if (models & int(model)) names.push_back(name_of_model(model));
   return fmt::format("{}", fmt::join(names, " and "));
 }
 
@@ -333,73 +333,6 @@ template <class T>
 bool contains(const T& list, std::string_view key) {
   return std::ranges::find(list, key) != std::end(list);
 }
-
-// How LyCORIS and ours spell what a LoRA of theirs changes.
-struct KohyaNetwork {
-  std::string_view module;
-  bool has_algorithm;  // of LyCORIS: network_args say which
-  AdapterKind kind = AdapterKind::lora;
-};
-constexpr KohyaNetwork kNetworks[] = {{"networks.lora", false},
-                                      {"networks.lora_flux", false},
-                                      {"networks.lora_sd3", false},
-                                      {"networks.loha", false, AdapterKind::loha},
-                                      {"networks.lokr", false, AdapterKind::lokr},
-                                      {"lycoris.kohya", true}};
-
-// An argument of a network and its setting. Of LyCORIS' arguments and networks.lora's alike.
-struct NetworkArgument {
-  std::string_view name, setting;
-};
-constexpr NetworkArgument kNetworkSettings[] = {
-    {"conv_dim", "conv_rank"},        {"conv_alpha", "conv_alpha"},         {"dropout", "lora_dropout"},
-    {"rank_dropout", "rank_dropout"}, {"module_dropout", "module_dropout"}, {"loraplus_lr_ratio", "lora_plus"}};
-// Those that change nothing of what is learnt, or are read elsewhere.
-constexpr std::string_view kIdleArguments[] = {"verbose", "algo",    "preset",      "dora_wd",   "train_t5xxl",
-                                               "factor",  "rs_lora", "bypass_mode", "block_size"};
-// Those that Wick cannot honour, and the values that ask for nothing.
-struct RefusedArgument {
-  std::string_view name, neutral, instead;
-};
-constexpr std::string_view kOneOfEach = "--rank and --lr take others for patterns of modules";
-constexpr RefusedArgument kRefusedArguments[] = {{"block_alphas", "", kOneOfEach},
-                                                 {"block_dims", "", kOneOfEach},
-                                                 {"block_lr_zero_threshold", "0", kOneOfEach},
-                                                 {"constraint", "0", ""},
-                                                 {"conv_block_alphas", "", kOneOfEach},
-                                                 {"conv_block_dims", "", kOneOfEach},
-                                                 {"decompose_both", "false", ""},
-                                                 {"down_lr_weight", "", kOneOfEach},
-                                                 {"full_matrix", "false", ""},
-                                                 {"ggpo_beta", "", ""},
-                                                 {"ggpo_sigma", "", ""},
-                                                 {"img_attn_dim", "", kOneOfEach},
-                                                 {"img_mlp_dim", "", kOneOfEach},
-                                                 {"img_mod_dim", "", kOneOfEach},
-                                                 {"in_dims", "", kOneOfEach},
-                                                 {"loraplus_text_encoder_lr_ratio", "", "--lora-plus is for all"},
-                                                 {"loraplus_unet_lr_ratio", "", "--lora-plus is for all"},
-                                                 {"mid_lr_weight", "", kOneOfEach},
-                                                 {"rank_dropout_scale", "false", ""},
-                                                 {"rescaled", "false", ""},
-                                                 {"single_dim", "", kOneOfEach},
-                                                 {"single_mod_dim", "", kOneOfEach},
-                                                 {"split_qkv", "false", "q, k and v share their LoRA"},
-                                                 {"train_blocks", "all", "--targets names blocks"},
-                                                 {"train_double_block_indices", "all", "--targets names blocks"},
-                                                 {"train_norm", "false", ""},
-                                                 {"train_single_block_indices", "all", "--targets names blocks"},
-                                                 {"txt_attn_dim", "", kOneOfEach},
-                                                 {"txt_mlp_dim", "", kOneOfEach},
-                                                 {"txt_mod_dim", "", kOneOfEach},
-                                                 {"unbalanced_factorization", "false", ""},
-                                                 {"unit", "", ""},
-                                                 {"up_lr_weight", "", kOneOfEach},
-                                                 {"use_conv_cp", "false", "convolutions have no Tucker form"},
-                                                 {"use_cp", "false", "convolutions have no Tucker form"},
-                                                 {"use_scalar", "false", ""},
-                                                 {"use_tucker", "false", "convolutions have no Tucker form"},
-                                                 {"wd_on_output", "true", ""}};
 
 std::string lowered(std::string text) {
   std::ranges::transform(text, text.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
@@ -449,6 +382,16 @@ class KohyaReader : private ForeignReader {
   }
 
  private:
+  // What the network's part throws is a refusal of the key.
+  template <class Part>
+  static auto of_network(std::string_view key, Part&& part) {
+    try {
+      return part();
+    } catch (const UsageError& error) {
+      refuse(key, error.what());
+    }
+  }
+
   static std::filesystem::path config_path(const std::string& name) {
     return name.ends_with(".toml") ? name : name + ".toml";
   }
@@ -481,10 +424,20 @@ class KohyaReader : private ForeignReader {
       model_ = KohyaModel::flux;
     else if (module == "networks.lora_sd3" || has("clip_g") || has("training_shift"))
       model_ = KohyaModel::sd3;
-    const auto* network = std::ranges::find(kNetworks, module, &KohyaNetwork::module);
-    if (network == std::end(kNetworks))
+    if (!has("network_module")) {
+      if (model_ == KohyaModel::flux) network_ = *find_kohya_network("networks.lora_flux");
+      if (model_ == KohyaModel::sd3) network_ = *find_kohya_network("networks.lora_sd3");
+      return;
+    }
+    const KohyaNetwork* network = of_network("network_module", [&] { return find_kohya_network(module); });
+    if (!network)
       refuse_value("network_module", "networks.lora, lora_sd3, lora_flux, loha or lokr, or lycoris.kohya", module);
     network_ = *network;
+    if (network_.family != NetworkFamily::lycoris) is_for(name_of_model(model_), "network_module");
+    const bool is_for_sdxl = network_.family == NetworkFamily::lora || network_.family == NetworkFamily::loha_lokr;
+    if (is_for_sdxl && model_ != KohyaModel::sdxl)
+      refuse("network_module", fmt::format("{} is for SDXL, and other keys are for {}; expected networks.lora_{}",
+                                           module, name_of_model(model_), model_ == KohyaModel::flux ? "flux" : "sd3"));
   }
 
   void settle_data() {
@@ -525,19 +478,21 @@ class KohyaReader : private ForeignReader {
   }
 
   void settle_network() {
+    modules_ = network_modules({"", NetworkFamily::lora}, model_, {}, {});  // until the arguments are understood
     read_network_arguments();
     set("rank", text("network_dim", "4"), "network_dim");
     const double alpha = number("network_alpha", 1);
     set("alpha", fmt::format("{}", alpha == 0 ? double(config_.rank.value) : alpha), "network_alpha");
-    if (network_.has_algorithm) settle_lycoris();
-    if (config_.conv_rank > 0 && config_.conv_alpha == 0) config_.conv_alpha = 1;
-    if (!config_.from.empty()) {  // its kind and sizes are the file's
-      config_.rank = 0, config_.alpha = 0, config_.conv_rank = 0, config_.conv_alpha = 0;
-      return;
-    }
+    const bool is_lycoris = network_.family == NetworkFamily::lycoris;
+    if (is_lycoris) settle_algorithm();
+    settle_sizes(alpha);
+    if (!config_.from.empty()) return;  // its kind and sizes are the file's
     config_.adapter = network_.kind;
     claim("network_module", "adapter");
-    if (network_.kind == AdapterKind::lokr) settle_factor();
+    if (without_magnitudes(network_.kind) == AdapterKind::lokr) settle_lokr();
+    if (is_lycoris) settle_lycoris();
+    settle_tucker();
+    if ((network_.family == NetworkFamily::lora_flux || network_.family == NetworkFamily::lora_sd3)) settle_split();
     check_dropouts();
   }
 
@@ -549,64 +504,132 @@ class KohyaReader : private ForeignReader {
       if (equals == std::string::npos) refuse_value("network_args", "KEY=VALUE", argument);
       std::string value = argument.substr(equals + 1);
       std::erase(value, '"');
-      arguments_[argument.substr(0, equals)] = value;
+      arguments_.set(argument.substr(0, equals), value);
     }
-    for (const auto& [name, value] : arguments_) attempt([&, &n = name, &v = value] { settle_argument(n, v); });
-  }
-
-  bool argument_is_set(const std::string& name, bool otherwise = false) const {
-    const auto found = arguments_.find(name);
-    if (found == arguments_.end() || found->second.empty()) return otherwise;
-    const std::string value = lowered(found->second);
-    return value != "false" && value != "0" && value != "none";
+    for (const auto& [name, value] : arguments_.all()) attempt([&, &n = name, &v = value] { settle_argument(n, v); });
   }
 
   void settle_argument(const std::string& name, const std::string& value) {
     const std::string low = lowered(value);
-    if (low.empty() || low == "none" || contains(kIdleArguments, name)) return;
-    if (const auto* row = std::ranges::find(kNetworkSettings, name, &NetworkArgument::name);
-        row != std::end(kNetworkSettings))
-      return set(row->setting, value, "network_args", name);
-    const auto* refused = std::ranges::find(kRefusedArguments, name, &RefusedArgument::name);
-    if (refused == std::end(kRefusedArguments))
-      return remark(fmt::format("network_args: {}: not an argument of {}.", printable(name), network_.module));
-    const auto number = number_of(low), neutral = number_of(refused->neutral);
-    if (low == "false" ? refused->neutral != "true" : low == refused->neutral || (number && number == neutral)) return;
-    refuse("network_args", fmt::format("{}: Wick has no such argument{}{}", name, refused->instead.empty() ? "" : "; ",
-                                       refused->instead));
-  }
-
-  // LyCORIS' convolutions are trained with the ranks of all else unless told otherwise.
-  void settle_lycoris() {
-    const auto said = [&](const char* name, const char* otherwise) {
-      const auto found = arguments_.find(name);
-      return found == arguments_.end() || found->second.empty() ? std::string(otherwise) : lowered(found->second);
-    };
-    const std::string algorithm = said("algo", "lora"), preset = said("preset", "full");
-    if (algorithm == "lora" || algorithm == "locon")
-      network_.kind = argument_is_set("dora_wd") ? AdapterKind::dora : AdapterKind::lora;
-    else if (algorithm == "loha" || algorithm == "lokr")
-      network_.kind = algorithm == "loha" ? AdapterKind::loha : AdapterKind::lokr;
-    else
-      refuse_value("network_args", "algo=lora, locon, loha or lokr", "algo=" + algorithm);
-    if (argument_is_set("dora_wd") && network_.kind != AdapterKind::dora)
-      refuse("network_args", fmt::format("dora_wd: Wick has it with algo=lora alone, found {}", algorithm));
-    if (preset != "full" && preset != "attn-mlp")
-      refuse_value("network_args", "preset=full or attn-mlp", "preset=" + preset);
-    if (argument_is_set("rs_lora")) set("rslora", "true", "network_args", "rs_lora");
-    if (preset != "full" || model_ != KohyaModel::sdxl) {
-      config_.conv_rank = 0, config_.conv_alpha = 0;
+    const NetworkArgument* const row = find_network_argument(name);
+    if (!row || (row->families & int(network_.family)) == 0) {
+      if (arguments_.has(name) && low != "false" && low != "0")
+        remark(fmt::format("network_args: {}: not an argument of {}.", printable(name), network_.module));
       return;
     }
-    if (!arguments_.contains("conv_dim")) config_.conv_rank = config_.rank.value;
-    if (!arguments_.contains("conv_alpha")) config_.conv_alpha = config_.alpha.value;
+    if (!arguments_.has(name)) return;
+    if (row->use == NetworkArgument::Use::setting) return set(row->text, value, "network_args", name);
+    if (row->use == NetworkArgument::Use::refused && low != row->neutral)
+      refuse("network_args",
+             fmt::format("{}: Wick has no such argument{}{}", name, row->text.empty() ? "" : "; ", row->text));
   }
 
-  // LyCORIS' -1 says that it is near the root.
-  void settle_factor() {
-    const auto found = arguments_.find("factor");
-    if (found == arguments_.end() || number_of(found->second) == -1) return;
-    set("lokr_factor", found->second, "network_args", "factor");
+  void set_argument(std::string_view setting, const std::vector<std::string>& to, std::string_view argument) {
+    set(setting, to, "network_args", argument);
+  }
+
+  // The ranks and alphas of modules, and which are trained.
+  void settle_sizes(double alpha) {
+    NetworkSizes sizes{.rank = config_.rank.value, .alpha = alpha};
+    of_network("network_args", [&] {
+      const bool is_lycoris = network_.family == NetworkFamily::lycoris;
+      const double conv_rank = arguments_.number("conv_dim", is_lycoris ? double(sizes.rank) : 0);
+      check_usage(conv_rank >= 0 && conv_rank <= 4096 && conv_rank == std::floor(conv_rank),
+                  "conv_dim: expected a rank up to 4096, found {}", conv_rank);
+      sizes.conv_rank = int64_t(conv_rank);
+      sizes.conv_alpha = arguments_.number("conv_alpha", is_lycoris ? alpha : 1);
+      modules_ = network_modules(network_, model_, arguments_, sizes);
+    });
+    if (!config_.from.empty()) {
+      config_.rank = 0, config_.alpha = 0;
+      return;
+    }
+    const auto with_others = [](const auto& value, const auto& others) {
+      std::vector<std::string> all = {fmt::format("{}", value)};
+      for (const auto& [pattern, other] : others) all.push_back(fmt::format("{}={}", pattern, other));
+      return all;
+    };
+    if (!trains_denoiser()) {
+      modules_.targets.clear(), modules_.ranks.clear(), modules_.alphas.clear(), modules_.shares.clear();
+      modules_.sizes.conv_rank = 0;
+    }
+    if (!modules_.ranks.empty()) set_argument("rank", with_others(sizes.rank, modules_.ranks), "ranks");
+    // 0 is each module's rank.
+    if (!modules_.alphas.empty() || (alpha == 0 && !modules_.ranks.empty()))
+      set_argument("alpha", with_others(alpha, modules_.alphas), "alphas");
+    if (modules_.sizes.conv_rank == 0) return;
+    set_argument("conv_rank", {fmt::format("{}", modules_.sizes.conv_rank)}, "conv_dim");
+    const double conv_alpha = modules_.sizes.conv_alpha;
+    set_argument("conv_alpha", {fmt::format("{}", conv_alpha == 0 ? double(modules_.sizes.conv_rank) : conv_alpha)},
+                 "conv_alpha");
+  }
+
+  void settle_algorithm() {
+    static constexpr std::pair<std::string_view, std::string_view> kUntrained[] = {
+        {"dylora", "DyLoRA"}, {"glora", "GLoRA"},       {"ia3", "IA3"}, {"full", "whole matrices"},
+        {"boft", "BOFT"},     {"diag-oft", "Diag-OFT"}, {"oft", "OFT"}, {"tlora", "T-LoRA"}};
+    const std::string algorithm = arguments_.text("algo", "lora");
+    for (const auto& [name, kind] : kUntrained)
+      if (algorithm == name)
+        refuse("network_args",
+               fmt::format("algo={}: Wick trains no {}; expected lora, locon, loha or lokr", algorithm, kind));
+    if (algorithm == "loha" || algorithm == "lokr")
+      network_.kind = algorithm == "loha" ? AdapterKind::loha : AdapterKind::lokr;
+    else if (algorithm != "lora" && algorithm != "locon")
+      refuse_value("network_args", "algo=lora, locon, loha or lokr", "algo=" + algorithm);
+  }
+
+  void settle_lycoris() {
+    const bool bypasses = arguments_.is_not_false("bypass_mode", false);
+    if (arguments_.is_not_false("dora_wd", false)) {
+      if (bypasses) {
+        remark("network_args: dora_wd: with bypass_mode LyCORIS leaves it out.");
+      } else {
+        config_.adapter = with_magnitudes(network_.kind);
+        set_argument("dora_on_output", {arguments_.is_not_false("wd_on_output", true) ? "true" : "false"},
+                     "wd_on_output");
+      }
+    }
+    if (arguments_.is_not_false("rs_lora", false)) set_argument("rslora", {"true"}, "rs_lora");
+    config_.lora_dropout = 0;
+    const bool drops_out = bypasses && network_.kind == AdapterKind::lora;
+    if (drops_out) set("lora_dropout", text("network_dropout", arguments_.text("dropout", "0")), "network_dropout");
+    if (!drops_out && has("network_dropout"))
+      drop("network_dropout", "LyCORIS leaves it out, but for a LoRA with bypass_mode");
+    if (config_.rank_dropout > 0)
+      remark("network_args: rank_dropout: LyCORIS leaves out outputs of what a module adds, and Wick ranks.");
+  }
+
+  // LyCORIS takes any word of decompose_both for true, False too; its factor of -1 is near the root.
+  void settle_lokr() {
+    if (arguments_.number("factor", -1) != -1) set_argument("lokr_factor", {arguments_.text("factor", "")}, "factor");
+    if (network_.family != NetworkFamily::lycoris) return;
+    if (arguments_.has("decompose_both")) {
+      set_argument("lokr_decompose_both", {"true"}, "decompose_both");
+      if (arguments_.text("decompose_both", "") == "false")
+        remark("network_args: decompose_both: LyCORIS takes False for true; without the argument it is off.");
+    }
+    if (arguments_.is_not_false("full_matrix", false)) set_argument("lokr_full", {"true"}, "full_matrix");
+    if (arguments_.is_not_false("unbalanced_factorization", false))
+      set_argument("lokr_unbalanced", {"true"}, "unbalanced_factorization");
+  }
+
+  // Tucker's form is of convolutions of more than one pixel alone. The first argument that says something decides.
+  void settle_tucker() const {
+    if (config_.conv_rank == 0) return;
+    for (const char* name : {"use_conv_cp", "use_cp", "use_tucker"}) {
+      const NetworkArgument* row = find_network_argument(name);
+      if (!arguments_.has(name) || (row->families & int(network_.family)) == 0) continue;
+      if (arguments_.text(name, "") != "false")
+        refuse("network_args", fmt::format("{}: Wick trains no Tucker form of convolutions; expected False", name));
+      return;
+    }
+  }
+
+  void settle_split() {
+    if (!arguments_.is_true("split_qkv")) return;
+    set_argument("split_qkv", {"true"}, "split_qkv");
+    remark("split_qkv: the file names q, k and v apart, as OneTrainer's does.");
   }
 
   void check_dropouts() const {
@@ -620,38 +643,48 @@ class KohyaReader : private ForeignReader {
                                 name_of(config_.adapter)));
   }
 
+  bool trains_denoiser() const { return !is_set("network_train_text_encoder_only"); }
+
   // Kohya's train CLIP too unless told otherwise, T5 only if told so.
   void settle_targets() {
-    const bool trains_denoiser = !is_set("network_train_text_encoder_only");
-    const bool trains_text = !is_set("network_train_unet_only") && !is_set("cache_text_encoder_outputs") &&
-                             !is_set("cache_text_encoder_outputs_to_disk");
+    const bool trains_text = modules_.trains_text && !is_set("network_train_unet_only") &&
+                             !is_set("cache_text_encoder_outputs") && !is_set("cache_text_encoder_outputs_to_disk");
     const std::string base = text("learning_rate", "2e-6"), rate = text("unet_lr", base);
-    const bool has_own = trains_denoiser && has("unet_lr") && number_of(rate) != 0;
+    const bool has_own = trains_denoiser() && has("unet_lr") && number_of(rate) != 0;
     config_.lr = 0;
     set("lr", has_own ? rate : base, has_own ? "unet_lr" : "learning_rate");
+    for (const auto& [pattern, share] : modules_.shares) {
+      config_.lr.others.push_back({pattern, share * config_.lr.value});
+      claim("network_args", "lr");
+    }
     std::vector<std::string> targets;
-    if (trains_denoiser) targets = denoiser_targets();
-    if (trains_text) add_text_targets(targets, argument_is_set("train_t5xxl"));
+    if (trains_denoiser()) targets = modules_.targets;
+    const size_t of_denoiser = targets.size();
+    if (trains_text) add_text_targets(targets);
+    settle_lora_plus(of_denoiser > 0, targets.size() > of_denoiser);
     if (targets.empty()) refuse("", "neither the denoiser nor a text encoder is trained");
     if (!config_.from.empty()) return;
-    if (trains_text || !trains_denoiser) config_.targets = targets;
+    if (trains_text || !trains_denoiser() || !are_defaults(targets)) config_.targets = targets;
     for (const char* key : {"network_train_unet_only", "network_train_text_encoder_only"}) claim(key, "targets");
   }
 
-  std::vector<std::string> denoiser_targets() const {
-    if (model_ == KohyaModel::flux) return {"transformer.double_blocks.*", "transformer.single_blocks.*"};
-    if (model_ == KohyaModel::sd3) return {"transformer.joint_blocks.*"};
-    return config_.conv_rank > 0 ? std::vector<std::string>{"unet.*.attentions.*", "unet.*.resnets.*",
-                                                            "unet.*.downsamplers.*", "unet.*.upsamplers.*"}
-                                 : std::vector<std::string>{"unet.*.attentions.*"};
+  // Wick's own, with convolutions where they have a rank.
+  bool are_defaults(const std::vector<std::string>& targets) const {
+    return targets == network_modules({"", NetworkFamily::lora}, model_, {}, modules_.sizes).targets;
   }
 
-  // The k-th text encoder has the k-th rate, or the last that there is.
-  void add_text_targets(std::vector<std::string>& targets, bool trains_t5) {
+  // The k-th text encoder has the k-th rate, or the last that there is; with some networks all have the first.
+  void add_text_targets(std::vector<std::string>& targets) {
     std::vector<std::string> rates;
     if (has("text_encoder_lr")) rates = words("text_encoder_lr");
     for (const char* key : {"text_encoder_lr1", "text_encoder_lr2"})
       if (has(key)) rates.push_back(text(key, ""));
+    const bool has_one = network_.family == NetworkFamily::lora || network_.family == NetworkFamily::lycoris;
+    if (has_one && rates.size() > 1) {
+      rates.resize(1);
+      remark(fmt::format("text_encoder_lr: {} has the first rate for all text encoders.", network_.module));
+    }
+    const bool trains_t5 = arguments_.is_true("train_t5xxl") && network_.family != NetworkFamily::lycoris;
     const size_t clips = model_ == KohyaModel::flux ? 1 : 2;
     for (size_t k = 0; k < clips + (trains_t5 ? 1 : 0); ++k) {
       const std::string encoder = k == 0 ? "text_encoder.*" : fmt::format("text_encoder_{}.*", k + 1);
@@ -659,10 +692,32 @@ class KohyaReader : private ForeignReader {
       const auto value = number_of(rate);
       if (!value || !(*value >= 0 && *value <= 1e38)) refuse_value("text_encoder_lr", "numbers", rate);
       if (*value == 0) continue;
-      targets.push_back(k < clips ? encoder + "layers.*" : encoder);
+      targets.push_back(k < clips ? encoder + modules_.text_modules : encoder);
       if (*value != config_.lr.value) config_.lr.others.push_back({encoder, *value});
     }
     for (const char* key : {"text_encoder_lr", "text_encoder_lr1", "text_encoder_lr2"}) claim(key, "lr");
+  }
+
+  // A ratio of 0 is none, so that the one of all counts. LyCORIS' is of lora_up alone.
+  void settle_lora_plus(bool has_denoiser, bool has_text) {
+    const auto ratio = [&](const char* own) {
+      const double value = arguments_.number(own, 0);
+      return value != 0 ? value : arguments_.number("loraplus_lr_ratio", 0);
+    };
+    const auto [denoiser, encoders] = of_network("network_args", [&] {
+      return std::pair(ratio("loraplus_unet_lr_ratio"), ratio("loraplus_text_encoder_lr_ratio"));
+    });
+    if (denoiser == 0 && encoders == 0) return;
+    if (network_.family == NetworkFamily::lycoris && network_.kind != AdapterKind::lora)
+      return remark(
+          fmt::format("network_args: loraplus_lr_ratio: does nothing to LyCORIS' {}.", name_of(network_.kind)));
+    if (network_.kind == AdapterKind::lokr)
+      refuse("network_args", "loraplus_lr_ratio: is of a LoKr's first matrix there, and Wick's of the second");
+    const double first = has_denoiser ? denoiser : encoders;
+    std::vector<std::string> all = {fmt::format("{}", first == 0 ? 1 : first)};
+    if (has_denoiser && has_text && encoders != denoiser)
+      all.push_back(fmt::format("text_encoder*={}", encoders == 0 ? 1 : encoders));
+    set_argument("lora_plus", all, "loraplus_lr_ratio");
   }
 
   // As get_optimizer() of library/train_util.py makes it.
@@ -680,7 +735,11 @@ class KohyaReader : private ForeignReader {
         attempt([&] { settle_optimizer_argument(*known, argument); });
     if (config_.adafactor_warmup_init) config_.adafactor_relative_step = true;
     if (config_.adafactor_relative_step) settle_relative_step(name);
-    if (config_.optimizer == OptimizerKind::prodigy && !config_.lr.others.empty())
+    if (config_.optimizer != OptimizerKind::prodigy) return;
+    if (!modules_.shares.empty() || config_.lora_plus.value != 1 || !config_.lora_plus.others.empty())
+      refuse("network_args",
+             "Wick's Prodigy finds one rate for all; expected no rates of blocks and no loraplus ratio");
+    if (!config_.lr.others.empty())
       refuse("text_encoder_lr", "Wick's Prodigy finds one rate for all; expected that of unet_lr");
   }
 
@@ -817,10 +876,11 @@ class KohyaReader : private ForeignReader {
   }
 
   KohyaModel model_ = KohyaModel::sdxl;
-  KohyaNetwork network_ = kNetworks[0];
-  std::map<std::string, std::string> arguments_;  // of the network
-  std::vector<std::string> of_gui_;               // keys of the GUI's alone
-  std::vector<std::string> not_options_;          // of a command
+  KohyaNetwork network_ = *find_kohya_network("networks.lora");
+  NetworkArguments arguments_;
+  NetworkModules modules_;
+  std::vector<std::string> of_gui_;       // keys of the GUI's alone
+  std::vector<std::string> not_options_;  // of a command
 };
 
 }  // namespace

@@ -40,7 +40,9 @@ constexpr std::string_view kOfLycoris =
     "train_norm";
 constexpr GuiNetwork kGuiNetworks[] = {
     {"Standard", "networks.lora", "", kByBlocks},
-    {"Kohya LoCon", "networks.lora", "", "conv_dim conv_alpha rank_dropout module_dropout block_dims block_alphas"},
+    {"Kohya LoCon", "networks.lora", "",
+     "conv_dim conv_alpha down_lr_weight mid_lr_weight up_lr_weight block_lr_zero_threshold block_dims block_alphas "
+     "conv_block_dims conv_block_alphas rank_dropout module_dropout"},
     {"Kohya DyLoRA", "networks.dylora", "", ""},
     {"Kohya LoHa", "networks.loha", "", "conv_dim conv_alpha use_tucker rank_dropout module_dropout"},
     {"Kohya LoKr", "networks.lokr", "", "conv_dim conv_alpha use_tucker factor rank_dropout module_dropout"},
@@ -52,6 +54,12 @@ constexpr GuiNetwork kGuiNetworks[] = {
     {"LoCon", "lycoris.kohya", "locon", kOfLycoris},
     {"LyCORIS/LoCon", "lycoris.kohya", "locon", kOfLycoris},
     {"LyCORIS/LoHa", "lycoris.kohya", "loha", kOfLycoris},
+    {"LyCORIS/BOFT", "lycoris.kohya", "boft", ""},
+    {"LyCORIS/Diag-OFT", "lycoris.kohya", "diag-oft", ""},
+    {"LyCORIS/DyLoRA", "lycoris.kohya", "dylora", ""},
+    {"LyCORIS/GLoRA", "lycoris.kohya", "glora", ""},
+    {"LyCORIS/Native Fine-Tuning", "lycoris.kohya", "full", ""},
+    {"LyCORIS/iA3", "lycoris.kohya", "ia3", ""},
     {"LyCORIS/LoKr", "lycoris.kohya", "lokr",
      "conv_dim conv_alpha use_tucker rank_dropout bypass_mode dora_wd module_dropout factor use_cp use_scalar "
      "decompose_both rank_dropout_scale train_norm"}};

@@ -9,6 +9,7 @@
 #include "wick/core/error.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
+#include "wick/train/foreign/diffusers_words.h"
 #include "wick/train/foreign/optimizers.h"
 #include "wick/train/foreign/table.h"
 #include "wick/train/optimizer.h"
@@ -126,7 +127,7 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::idle("latent_caching", kOwnLoading),
     ForeignKey::together("layer_filter"),
     ForeignKey::together("layer_filter_preset"),
-    ForeignKey::idle("layer_filter_regex", kWithOther),
+    ForeignKey::together("layer_filter_regex"),
     ForeignKey::idle("layer_offload_fraction", kOwnLoading),
     ForeignKey::together("learning_rate"),
     ForeignKey::together("learning_rate_cycles"),
@@ -135,18 +136,18 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::together("learning_rate_scheduler"),
     ForeignKey::together("learning_rate_warmup_steps"),
     ForeignKey::refused("log_cosh_strength", "0.0", ""),
-    ForeignKey::idle("lokr_decompose_both", kWithOther),
-    ForeignKey::idle("lokr_decompose_factor", kWithOther),
-    ForeignKey::idle("lokr_dim", kWithOther),
-    ForeignKey::idle("lokr_dora_on_output", kWithOther),
-    ForeignKey::idle("lokr_full_matrix", kWithOther),
-    ForeignKey::idle("lokr_use_tucker", kWithOther),
-    ForeignKey::idle("lokr_vec_trick", kWithOther),
-    ForeignKey::idle("lokr_weight_decompose", kWithOther),
+    ForeignKey::together("lokr_decompose_both"),
+    ForeignKey::together("lokr_decompose_factor"),
+    ForeignKey::together("lokr_dim"),
+    ForeignKey::together("lokr_dora_on_output"),
+    ForeignKey::together("lokr_full_matrix"),
+    ForeignKey::together("lokr_use_tucker"),
+    ForeignKey::idle("lokr_vec_trick", kOwnLoading),
+    ForeignKey::together("lokr_weight_decompose"),
     ForeignKey::together("lora_alpha"),
-    ForeignKey::refused("lora_decompose", "false", ""),
-    ForeignKey::idle("lora_decompose_norm_epsilon", kWithOther),
-    ForeignKey::idle("lora_decompose_output_axis", kWithOther),
+    ForeignKey::together("lora_decompose"),
+    ForeignKey::idle("lora_decompose_norm_epsilon", "keeps norms from 0, as Wick does"),
+    ForeignKey::together("lora_decompose_output_axis"),
     ForeignKey::together("lora_model_name"),
     ForeignKey::together("lora_rank"),
     ForeignKey::idle("lora_weight_dtype", kWithOther),
@@ -430,6 +431,7 @@ class OneTrainerReader : private ForeignReader {
     else if (type != "STABLE_DIFFUSION_XL_10_BASE")
       refuse_value("model_type", "STABLE_DIFFUSION_XL_10_BASE, STABLE_DIFFUSION_3, STABLE_DIFFUSION_35 or FLUX_DEV_1",
                    type);
+    is_for(model_ == Model::flux ? "FLUX" : model_ == Model::sd3 ? "SD3" : "SDXL", "model_type");
     if (method != "LORA") refuse_value("training_method", "LORA", method);
   }
 
@@ -530,17 +532,55 @@ class OneTrainerReader : private ForeignReader {
 
   void settle_adapter() {
     const std::string type = text("peft_type", "LORA");
-    if (type != "LORA" && type != "LOHA") refuse_value("peft_type", "LORA or LOHA", type);
-    set("adapter", type == "LORA" ? "lora" : "loha", "peft_type");
-    if (has("lora_model_name")) {
-      set("from", text("lora_model_name", ""), "lora_model_name");
-      config_.adapter = AdapterKind::lora;
-      return;
-    }
-    set("rank", text("lora_rank", "16"), "lora_rank");
+    if (type != "LORA" && type != "LOHA" && type != "LOKR") refuse_value("peft_type", "LORA, LOHA or LOKR", type);
+    drop_sizes_of_others(type);
+    if (has("lora_model_name")) return set("from", text("lora_model_name", ""), "lora_model_name");
+    config_.adapter = type == "LORA" ? AdapterKind::lora : type == "LOHA" ? AdapterKind::loha : AdapterKind::lokr;
+    claim("peft_type", "adapter");
+    const char* rank_key = type == "LOKR" ? "lokr_dim" : "lora_rank";
+    set("rank", text(rank_key, "16"), rank_key);
     set("alpha", text("lora_alpha", "1"), "lora_alpha");
-    if (type == "LOHA" && config_.lora_dropout != 0)
-      refuse("dropout_probability", "Wick has dropouts for a LoRA alone, found a loha");
+    if (type == "LORA" && is_set("lora_decompose"))
+      settle_decomposition("lora_decompose", "lora_decompose_output_axis", false);
+    if (type == "LOKR") settle_lokr();
+    settle_fusion();
+    if (config_.adapter != AdapterKind::lora && config_.lora_dropout != 0)
+      refuse("dropout_probability",
+             fmt::format("Wick has dropouts for a LoRA alone, found a {}", name_of(config_.adapter)));
+  }
+
+  void drop_sizes_of_others(const std::string& type) {
+    for (const std::string& key : keys()) {
+      const bool is_lokr = key.starts_with("lokr_") && key != "lokr_vec_trick",
+                 is_lora = key == "lora_decompose" || key == "lora_decompose_output_axis",
+                 is_others = (is_lokr && type != "LOKR") || (is_lora && type != "LORA") ||
+                             (key == "lora_rank" && type == "LOKR");
+      if (is_others && has(key)) drop(key, std::string(kWithOther));
+    }
+  }
+
+  void settle_decomposition(const char* key, const char* axis, bool otherwise) {
+    config_.adapter = with_magnitudes(config_.adapter);
+    claim(key, "adapter");
+    set("dora_on_output", is_set(axis, otherwise) ? "true" : "false", axis);
+  }
+
+  void settle_lokr() {
+    if (number("lokr_decompose_factor", -1) > 0)
+      set("lokr_factor", text("lokr_decompose_factor", ""), "lokr_decompose_factor");
+    if (is_set("lokr_decompose_both")) set("lokr_decompose_both", "true", "lokr_decompose_both");
+    if (is_set("lokr_full_matrix")) set("lokr_full", "true", "lokr_full_matrix");
+    if (is_set("lokr_weight_decompose")) settle_decomposition("lokr_weight_decompose", "lokr_dora_on_output", true);
+    if (is_set("lokr_use_tucker") && model_ == Model::sdxl)
+      refuse("lokr_use_tucker", "Wick trains no Tucker form of convolutions; expected false");
+  }
+
+  // For some formats of files it trains q, k and v as the one that they have (ModelFormat.needs_qkv_fusion).
+  void settle_fusion() {
+    if (model_ == Model::sdxl) return;
+    const std::string format = text("output_model_format", "SAFETENSORS");
+    config_.split_qkv = format != "ORIGINAL_LORA" && format != "COMFY_LORA" && format != "KOHYA_LORA";
+    claim("output_model_format", "split_qkv");
   }
 
   // The layers of the denoiser by their preset; text encoders as a whole.
@@ -558,15 +598,63 @@ class OneTrainerReader : private ForeignReader {
     if (config_.from.empty()) config_.targets = targets;
   }
 
-  std::vector<std::string> layers_of(const std::string& preset) const {
-    if (preset == "full" && !has("layer_filter")) return {fmt::format("{}.*", denoiser())};
-    if (model_ == Model::sdxl && preset == "attn-mlp") return {"unet.*.attentions.*"};
-    if (model_ == Model::sdxl && preset == "attn-only") return {"unet.*attn*"};
-    if (model_ == Model::flux && preset == "blocks")
+  // Those with one of layer_filter's words in their names; its interface writes a preset's words there.
+  std::vector<std::string> layers_of(const std::string& preset) {
+    const std::vector<std::string> all = {fmt::format("{}.*", denoiser())};
+    if (is_set("layer_filter_regex") && has("layer_filter"))
+      refuse("layer_filter_regex", "Wick reads no expressions there; --targets names modules");
+    const std::vector<std::string> filter =
+        has("layer_filter") ? split_at_commas(text("layer_filter", "")) : words_of_preset(preset);
+    const char* key = has("layer_filter") ? "layer_filter" : "layer_filter_preset";
+    claim(key, "targets");
+    if (filter.empty() || contains_empty(filter)) return all;
+    if (model_ == Model::flux && filter == std::vector<std::string>{"transformer_block"})
       return {"transformer.double_blocks.*", "transformer.single_blocks.*"};
+    if (model_ == Model::sd3 && filter == std::vector<std::string>{"transformer_block"})
+      return {"transformer.joint_blocks.*"};
+    if (model_ != Model::sdxl && !config_.split_qkv && config_.from.empty())
+      refuse(key, "with fused q, k and v Wick's modules have other names; --targets names modules");
+    std::vector<std::string> patterns;
+    for (const std::string& word : filter) {
+      const auto pattern = pattern_of_word(model_ == Model::sdxl   ? DiffusersModel::sdxl
+                                           : model_ == Model::flux ? DiffusersModel::flux
+                                                                   : DiffusersModel::sd3,
+                                           word);
+      if (!pattern)
+        refuse(key, fmt::format("{} is in Wick's names of other modules too; --targets names modules", quote(word)));
+      patterns.push_back(fmt::format("{}.{}", denoiser(), *pattern));
+    }
+    return patterns;
+  }
+
+  static bool contains_empty(const std::vector<std::string>& filter) {
+    return std::ranges::find(filter, std::string()) != filter.end();
+  }
+
+  static std::vector<std::string> split_at_commas(const std::string& list) {
+    std::vector<std::string> parts;
+    for (size_t begin = 0; begin <= list.size();) {
+      const size_t end = std::min(list.find(',', begin), list.size());
+      std::string part = list.substr(begin, end - begin);
+      part.erase(0, std::min(part.find_first_not_of(' '), part.size()));
+      part.erase(part.find_last_not_of(' ') + 1);
+      parts.push_back(part);
+      begin = end + 1;
+    }
+    return parts;
+  }
+
+  // LAYER_PRESETS of modules/modelSetup/Base*Setup.py.
+  std::vector<std::string> words_of_preset(const std::string& preset) const {
+    if (preset == "full") return {};
+    if (preset == "attn-only") return {"attn"};
+    if (preset == "blocks" && model_ != Model::sdxl) return {"transformer_block"};
+    if (preset == "attn-mlp" && model_ == Model::sdxl) return {"attentions"};
+    if (preset == "attn-mlp" && model_ == Model::flux) return {"attn", "ff.net", "proj_mlp"};
     refuse_value("layer_filter_preset",
-                 model_ == Model::sdxl ? "full, attn-mlp or attn-only; --targets names modules"
-                                       : "full; --targets names modules",
+                 model_ == Model::sdxl   ? "full, attn-mlp or attn-only; --targets names modules"
+                 : model_ == Model::flux ? "full, blocks, attn-mlp or attn-only; --targets names modules"
+                                         : "full, blocks or attn-only; --targets names modules",
                  preset);
   }
 

@@ -5,6 +5,7 @@
 #include "wick/core/error.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/diffusion.h"
 #include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/command.h"
 #include "wick/train/foreign/kohya.h"
@@ -55,6 +56,18 @@ void ForeignConfig::check() const {
                       : fmt::format("; {} refused too, see `wick train --explain-config`",
                                     all.size() == 2 ? "one more is" : fmt::format("{} more are", all.size() - 1));
   fail_usage("{}: {}{}", file, all.front(), more);
+}
+
+void ForeignConfig::check_model(const Checkpoint& model) const {
+  if (family.empty()) return;
+  for (const DiffusionFamily& other : diffusion_families()) {
+    if (!other.is_here(model)) continue;
+    const auto named = std::ranges::find_if(other.known, [](const KnownModel& known) { return !known.family.empty(); });
+    const std::string found = named == other.known.end() ? "" : named->family;
+    check_usage(found == family, "{}: {} is for {}, and {} is {}; expected options of that, or another model", file,
+                family_key, family, model.name(), found);
+    return;
+  }
 }
 
 std::optional<Trainer> trainer_of(const std::filesystem::path& file) {

@@ -30,10 +30,13 @@ struct ForeignConfig {
   std::vector<KeyReport> keys;       // all of the file's
   std::vector<std::string> faults;   // of the file as a whole, or of what it leaves out
   std::vector<std::string> remarks;  // sentences on what differs
+  std::string family, family_key;    // of models that it is for, "FLUX", and the key that says so; empty: none does
 
   size_t count(KeyUse use) const;
   // Throws UsageError of one line that names file and key if anything is refused.
   void check() const;
+  // The same if the model is of another family of models of pictures than the file is for.
+  void check_model(const Checkpoint& model) const;
 };
 
 // Whose option file this is; none for a file of Wick's own settings. Throws Error if it cannot be read, and UsageError

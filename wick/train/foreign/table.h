@@ -75,6 +75,7 @@ class ForeignReader {
   void claim(std::string_view key, std::string_view setting);  // the key's value decides the setting
   [[noreturn]] static void refuse(std::string_view key, std::string why);
   [[noreturn]] static void refuse_value(std::string_view key, std::string_view expected, std::string_view found);
+  void is_for(std::string_view family, std::string_view key) { read_.family = family, read_.family_key = key; }
   void remark(std::string sentence) { read_.remarks.push_back(std::move(sentence)); }
 
   template <class Part>
