@@ -677,7 +677,8 @@ class AiToolkitReader : private ForeignReader {
     const auto pattern = pattern_of_word(model, word);
     if (!pattern)
       refuse(key, fmt::format("{} is in Wick's names of other modules too; --targets names modules", quote(word)));
-    return fmt::format("{}.{}", model_ == JobModel::sdxl ? "unet" : "transformer", *pattern);
+    const std::string prefix = model_ == JobModel::sdxl ? "unet." : "transformer.";
+    return word.starts_with(prefix) ? word + "*" : prefix + *pattern;
   }
 
   void settle_optimizer() {
