@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+
 #include "io/files.h"
 #include "pipelines/golden.h"
 
@@ -24,6 +27,25 @@ TEST(NoiseSchedule, LinearBetas) {
       parse(R"({"beta_schedule": "linear", "beta_start": 0.1, "beta_end": 0.3, "num_train_timesteps": 3})");
   EXPECT_NEAR(schedule.alpha_cumprod(2), 0.9 * 0.8 * 0.7, 1e-12);
   EXPECT_NEAR(schedule.sigma(0), std::sqrt(0.1 / 0.9), 1e-12);
+}
+
+// As get_timesteps() of kohya-ss/sd-scripts: each of [first, last) in equal shares, or all at `last`.
+TEST(NoiseSchedule, DrawsTimesOfARange) {
+  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl");
+  const auto drawn = [&](int64_t first, std::optional<int64_t> last, int64_t count) {
+    Rng rng(7, Stream::timestep);
+    const Tensor times = schedule.draw_times({count, 1, 1, 4}, rng, {.first = first, .last = last});
+    return std::vector(times.data<int64_t>(), times.data<int64_t>() + count);
+  };
+  constexpr int64_t kCount = 8000;
+  std::map<int64_t, int64_t> found;
+  for (const int64_t time : drawn(200, 208, kCount)) ++found[time];
+  EXPECT_EQ(found.begin()->first, 200);
+  EXPECT_EQ(found.rbegin()->first, 207);
+  // Six standard deviations of a count of 1 in 8.
+  for (const auto& [time, count] : found) EXPECT_NEAR(double(count), kCount / 8.0, 6 * std::sqrt(kCount * 7.0 / 64));
+  EXPECT_EQ(drawn(500, 500, 3), (std::vector<int64_t>{500, 500, 500}));
+  EXPECT_EQ(drawn(0, 1000, 50), drawn(0, {}, 50));
 }
 
 TEST(NoiseSchedule, AddsNoiseByEachSamplesTimestep) {

@@ -71,6 +71,21 @@ TEST(RectifiedFlow, DrawsItsTimes) {
     const double cosine = std::cos(std::numbers::pi * u / 2);
     return shifted(1 - u - 1.29 * (cosine * cosine - 1 + u), 3);
   });
+  // A range behind the shift is sd-scripts' for SD3, one before it OneTrainer's.
+  const auto scaled = [](double t) { return 0.2 + 0.5 * t; };
+  const auto bounded = [](TimestepOptions options) {
+    options.first = 200, options.last = 700;
+    return options;
+  };
+  const TimestepRange before = TimestepRange::drawn;
+  const TimestepKind uniform = TimestepKind::uniform;
+  expect_times(fixed, bounded({.kind = uniform}), [&](double u) { return scaled(shifted(u, 3)); });
+  expect_times(fixed, bounded({.kind = uniform, .range = before}), [&](double u) { return shifted(scaled(u), 3); });
+  expect_times(fixed, bounded({}), [&](double z) { return scaled(normal(std::log(3), 1)(z)); });
+  expect_times(fixed, bounded({.range = before}), [&](double z) { return shifted(scaled(normal(0, 1)(z)), 3); });
+  expect_times(fixed, bounded({.mean = 0.4, .range = before}), [&](double z) { return scaled(normal(0.4, 1)(z)); });
+  expect_times(fixed, bounded({.shift = 2, .mean = 0.4, .deviation = 0.5, .range = before}),
+               [&](double z) { return shifted(scaled(normal(0.4, 0.5)(z)), 2); });
 }
 
 TEST(RectifiedFlow, RefusesOtherSchedules) {

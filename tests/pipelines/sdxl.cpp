@@ -1,5 +1,6 @@
 #include "wick/pipelines/diffusion.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "device.h"
 #include "io/files.h"
 #include "pipelines/golden.h"
+#include "wick/autograd/tape.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -69,6 +71,71 @@ TEST(Sdxl, WeightsAndChunksAgreeWithTheGolden) {
     ++compared;
   }
   EXPECT_GE(compared, 9);
+}
+
+std::unique_ptr<Diffusion> open_long(int64_t length, Adapter* adapter = nullptr) {
+  auto model = open_diffusion(kModel, {.clip_chunks = length / 75});
+  model->load({.adapter = adapter, .backend = &test::backend()},
+              {DiffusionPart::text_encoders, DiffusionPart::denoiser});
+  return model;
+}
+
+// Ids and states as sd-scripts' own code has them, also where the text encoders are trained; a caption that fits into
+// one chunk has the states of that many too.
+TEST(Sdxl, LongCaptionsAgreeWithKohyasCode) {
+  const SafetensorsFile golden = open_golden("long_captions/states");
+  const auto told = nlohmann::json::parse(std::ifstream(kGolden / "long_captions/ids.json"));
+  size_t compared = 0, counts = told.size() / 2;
+  for (const int64_t length : {150, 225}) {
+    const std::unique_ptr<Diffusion> frozen = open_long(length);
+    Adapter adapter({.rank = 2, .targets = {"text_encoder*"}}, frozen->lora().names);
+    const std::unique_ptr<Diffusion> trained = open_long(length, &adapter);
+    EXPECT_EQ(frozen->length("").limit, length);
+    EXPECT_EQ(frozen->negative({})["text states"].dim(1), length + 2);
+    for (size_t i = 0; i < told.size(); ++i) {
+      if (told[i].at("length") != length) continue;
+      const std::string caption = told[i].at("caption"), key = fmt::format("{}.{}", length, i % counts);
+      const NamedTensors ids = trained->caption(caption);
+      for (const auto& [name, which] : {std::pair("tokens", "l"), {"tokens 2", "g"}})
+        EXPECT_EQ(std::vector(ids[name].data<int64_t>(), ids[name].data<int64_t>() + ids[name].numel()),
+                  told[i].at(which).get<std::vector<int64_t>>())
+            << name << " of " << length << ": " << caption;
+      if (!golden.has("states." + key)) continue;
+      const NamedTensors found = frozen->encode_text(frozen->caption(caption)), later = trained->encode_text(ids);
+      EXPECT_EQ(found["text states"].shape(), (Shape{1, length + 2, 40}));
+      EXPECT_LE(relative_error(found["text states"], golden.load("states." + key)), 1e-5) << caption;
+      EXPECT_LE(relative_error(found["pooled text"], golden.load("pooled." + key)), 1e-5) << caption;
+      for (const auto& [name, value] : found) EXPECT_EQ(later[name].to_vector(), value.to_vector()) << caption;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 12);
+}
+
+TEST(Sdxl, GradientsOfLongCaptionsAgreeWithKohyasCode) {
+  const SafetensorsFile golden = open_golden("long_captions/states");
+  const auto told = nlohmann::json::parse(std::ifstream(kGolden / "long_captions/ids.json"));
+  Adapter adapter(open_diffusion(kModel)->lora().names, {LoraFile{kGolden / "lora_te.safetensors"}}, true);
+  const std::unique_ptr<Diffusion> model = open_long(225, &adapter);
+  std::map<std::string, std::vector<Tensor>> rows;
+  for (const size_t i : {2, 4})
+    for (const auto& [name, ids] : model->caption(told[i].at("caption"))) rows[name].push_back(ids);
+  NamedTensors batch;
+  for (const auto& [name, ids] : rows) batch.add(name, cat(ids, 0));
+  Tape tape;
+  const NamedTensors text = model->encode_text(batch);
+  const Grads grads = tape.backward(mean(square(text["text states"])) + mean(square(text["pooled text"])));
+  size_t compared = 0;
+  for (const auto& [name, gradient] : adapter.gradients(grads)) {
+    const Tensor expected = golden.load(name);
+    const std::vector<float> values = expected.to_vector();
+    if (std::ranges::all_of(values, [](float value) { return value == 0; }))
+      EXPECT_EQ(gradient.to_vector(), values) << name;  // behind the penultimate layer
+    else
+      EXPECT_LE(relative_error(gradient, expected), 1e-4) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 60);
 }
 
 // Each row of a batch is predicted as if it were alone, however long the others' texts are.

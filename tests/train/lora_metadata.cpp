@@ -65,6 +65,45 @@ class LoraMetadata : public testing::Test {
   std::optional<FlowRun> flow_;
 };
 
+// The keys of get_sai_model_spec() and train_network.py of kohya-ss/sd-scripts.
+TEST_F(LoraMetadata, FieldsAreTheUsers) {
+  config_.name = "fox";
+  EXPECT_EQ(of(unet()).at("modelspec.title"), "fox");
+  for (const char* key :
+       {"modelspec.author", "modelspec.description", "modelspec.license", "modelspec.tags", "modelspec.trigger_phrase",
+        "modelspec.usage_hint", "modelspec.timestep_range", "ss_training_comment", "ss_max_token_length"})
+    EXPECT_FALSE(of(unet()).contains(key)) << key;
+  config_.metadata_title = "A fox", config_.metadata_author = "A. Uthor", config_.metadata_description = "Foxes, red";
+  config_.metadata_license = "CC0-1.0", config_.metadata_tags = "fox, snow", config_.metadata_usage_hint = "at 0.8";
+  config_.metadata_trigger_phrase = "f0x", config_.training_comment = "second try";
+  config_.max_token_length = 225, config_.min_timestep = 10;
+  const Metadata m = of(unet());
+  for (const auto& [key, text] : {std::pair("modelspec.title", "A fox"),
+                                  {"modelspec.author", "A. Uthor"},
+                                  {"modelspec.description", "Foxes, red"},
+                                  {"modelspec.license", "CC0-1.0"},
+                                  {"modelspec.tags", "fox, snow"},
+                                  {"modelspec.trigger_phrase", "f0x"},
+                                  {"modelspec.usage_hint", "at 0.8"},
+                                  {"modelspec.timestep_range", "10,1000"},
+                                  {"ss_training_comment", "second try"},
+                                  {"ss_max_token_length", "225"}})
+    EXPECT_EQ(m.at(key), text) << key;
+}
+
+// SS_METADATA_MINIMUM_KEYS, the hashes and modelspec.*.
+TEST_F(LoraMetadata, NoMetadataLeavesTheNetworkAndTheModelspec) {
+  config_.no_metadata = true;
+  config_.metadata_title = "A fox";
+  std::vector<std::string> of_run;
+  for (const auto& [key, value] : of(unet()))
+    if (key.starts_with("ss_")) of_run.push_back(key);
+  EXPECT_EQ(of_run, (std::vector<std::string>{"ss_base_model_version", "ss_network_alpha", "ss_network_args",
+                                              "ss_network_dim"}));
+  EXPECT_EQ(of(unet()).at("modelspec.title"), "A fox");
+  EXPECT_TRUE(of(unet()).contains("sshs_legacy_hash"));
+}
+
 TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
   const Metadata m = of(unet());
   EXPECT_EQ(m.at("ss_training_started_at"), "1700000000.0");

@@ -774,6 +774,50 @@ TEST_F(RunTest, ACaptionThatIsCutIsNamed) {
   EXPECT_EQ(outcome.out.find("0009.txt"), std::string::npos) << "one line is enough";
 }
 
+// Frozen text encoders have run before the first step, and the cache keeps each length apart; trained ones read all
+// chunks in each step.
+TEST_F(RunTest, LongCaptionsAreReadInChunks) {
+  std::string caption;
+  for (int i = 0; i < 80; ++i) caption += "a ";
+  write_plain(folder_ / "pictures/0002.txt", caption);
+  write_plain(folder_ / "prompts.txt", caption + "--w 64 --h 64 --s 2\n");
+  const std::vector<std::string> cached = {"--cache", (folder_ / "cache").string()},
+                                 longer = {"--cache", (folder_ / "cache").string(), "--max-token-length", "150"};
+  ASSERT_EQ(train("short", cached).code, 0);
+  const Outcome first = train("long", longer);
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out.find("0002.txt"), std::string::npos) << "nothing is cut: " << first.out;
+  EXPECT_NE(result("short"), result("long"));
+  const Outcome again = train("again", with_flags(longer, {"--sample-prompts", (folder_ / "prompts.txt").string()}));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(result("long"), result("again"));
+  EXPECT_TRUE(fs::exists(folder_ / "again/samples/lora-000006-00.png"));
+  ASSERT_EQ(train("halves", with_flags(longer, {"--steps", "3"})).code, 0);
+  expect_one_line(train("halves", with_flags(longer, {"--resume", "--max-token-length", "225"})),
+                  {"--resume", "--max-token-length"});
+  ASSERT_EQ(train("halves", with_flags(longer, {"--resume"})).code, 0);
+  EXPECT_EQ(result("long"), result("halves"));
+  const std::vector<std::string> trained = {"--targets", "text_encoder*.q_proj", "--max-token-length", "225"};
+  const Outcome text = train("text", with_flags(trained, {"--sample-prompts", (folder_ / "prompts.txt").string()}));
+  ASSERT_EQ(text.code, 0) << text.err;
+  ASSERT_EQ(train("calls", with_flags(trained, {"--no-graph", "--gradient-checkpointing"})).code, 0);
+  EXPECT_EQ(result("text"), result("calls"));
+  expect_one_line(train("x", {"--max-token-length", "100"}), {"--max-token-length", "75, 150 or 225", "100"});
+  expect_one_line(train("x", {"--model", (kSource / "models/tiny-sd3").string(), "--max-token-length", "150"}),
+                  {"--max-token-length", "is for SDXL"});
+}
+
+TEST_F(RunTest, TimestepsHaveARange) {
+  ASSERT_EQ(train("all").code, 0);
+  const Outcome late = train("late", {"--min-timestep", "900"});
+  ASSERT_EQ(late.code, 0) << late.err;
+  EXPECT_NE(result("all"), result("late"));
+  expect_one_line(train("x", {"--min-timestep", "500", "--max-timestep", "400"}), {"--min-timestep", "400", "500"});
+  expect_one_line(train("x", {"--min-timestep", "1000"}), {"--min-timestep", "less than 1000"});
+  expect_one_line(train("x", {"--max-timestep", "1001"}), {"--max-timestep", "1000", "1001"});
+  expect_one_line(train("x", {"--timestep-range", "drawn"}), {"--timestep-range", "no rectified flow"});
+}
+
 // The golden model with one number of one tensor replaced.
 void spoil(const fs::path& model, const fs::path& file, const std::string& tensor) {
   fs::copy(kModel, model, fs::copy_options::recursive);

@@ -57,6 +57,7 @@ struct T5Options {
 struct ReadingOptions {
   T5Options t5 = {};
   PromptSyntax syntax = PromptSyntax::plain;  // of all texts; captions are plain
+  int64_t clip_chunks = 1;                    // of plain texts, for SDXL (ClipTexts)
   std::optional<Prediction> prediction = {};  // in place of what the files say; not of a rectified flow
 };
 

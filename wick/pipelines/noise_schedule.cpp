@@ -212,9 +212,11 @@ Combination NoiseSchedule::estimate(double sigma) const {
                                      : Combination::x() - Combination::prediction() * sigma;
 }
 
-Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng, const TimestepOptions&) const {
-  std::vector<int64_t> timesteps(static_cast<size_t>(latents[0]));
-  for (int64_t& t : timesteps) t = int64_t(rng.below(uint64_t(train_steps())));
+Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options) const {
+  const int64_t first = options.first, last = options.last.value_or(train_steps());
+  std::vector<int64_t> timesteps(static_cast<size_t>(latents[0]), last);
+  if (first < last)
+    for (int64_t& t : timesteps) t = first + int64_t(rng.below(uint64_t(last - first)));
   return Tensor::of(timesteps, {latents[0]});
 }
 

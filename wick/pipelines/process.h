@@ -96,11 +96,19 @@ inline void check_skipped(const SamplerOptions& options) {
 // How training draws the times of a rectified flow (Esser et al., 2024, section 3.1).
 enum class TimestepKind { logit_normal, uniform, mode };
 inline constexpr double kModeScale = 1.29;
+// Where a range bounds the times of a rectified flow: behind the shift, as library/sd3_train_utils.py of
+// kohya-ss/sd-scripts has it, or before it, as ModelSetupNoiseMixin.py of OneTrainer has it.
+enum class TimestepRange { shifted, drawn };
 struct TimestepOptions {
   TimestepKind kind = TimestepKind::logit_normal;
   std::optional<double> shift = {};  // none: the process's own for the picture's size
   std::optional<double> mean = {};   // of the logit, in place of the shift's logarithm
   double deviation = 1;              // of the logit
+  // Times are in [first, last) of train_steps(), and `last` where the two are equal; those of a rectified flow are
+  // first + (last - first) t for times t of all.
+  int64_t first = 0;
+  std::optional<int64_t> last = {};  // none: train_steps()
+  TimestepRange range = TimestepRange::shifted;
 };
 
 struct Noised {     // B latents somewhere between signal and noise

@@ -82,6 +82,17 @@ double RectifiedFlow::shift(const Shape& latents) const {
 }
 
 Tensor RectifiedFlow::draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options) const {
+  const bool is_bounded = options.first > 0 || options.last.value_or(train_steps_) < train_steps_;
+  if (is_bounded && options.range == TimestepRange::drawn) {
+    // A mean that is given stands for the shift, unless that is given too.
+    TimestepOptions unshifted = options;
+    unshifted.range = TimestepRange::shifted;
+    unshifted.shift = 1, unshifted.mean = options.mean.value_or(0);
+    const double k = options.shift.value_or(options.mean ? 1 : shift(latents));
+    std::vector<float> sigmas = draw_times(latents, rng, unshifted).to_vector();
+    for (float& sigma : sigmas) sigma = float(shifted(sigma, k));
+    return Tensor::of(sigmas, {latents[0]});
+  }
   const double k = options.shift.value_or(shift(latents)), mean = options.mean.value_or(std::log(k));
   const int64_t count = latents[0];
   const bool is_normal = options.kind == TimestepKind::logit_normal;
@@ -95,6 +106,11 @@ Tensor RectifiedFlow::draw_times(const Shape& latents, Rng& rng, const TimestepO
     const double cosine = std::cos(std::numbers::pi / 2 * drawn);
     const bool is_mode = options.kind == TimestepKind::mode;
     sigma = float(shifted(is_mode ? 1 - drawn - kModeScale * (cosine * cosine - 1 + drawn) : drawn, k));
+  }
+  if (is_bounded) {
+    const double first = double(options.first) / double(train_steps_),
+                 last = double(options.last.value_or(train_steps_)) / double(train_steps_);
+    for (float& sigma : sigmas) sigma = float(first + (last - first) * double(sigma));
   }
   return Tensor::of(sigmas, {count});
 }

@@ -4,6 +4,7 @@
 //   "text states"        [B, 77 n, hidden + hidden_2]: the encoders' penultimate states side by side, of n chunks
 //   "pooled text"        [B, projection]
 //   "tokens", "tokens 2" [B, 77] i64 on the host, in place of the two where the text encoders are trained
+//                        [B, n, 77] in n chunks; with ReadingOptions::clip_chunks the states are [B, 75 n + 2, ...]
 //   "weights"            [B, n, 77] f32 on the host, with tokens [B, n, 77] in n chunks, if some token's is not 1
 //   "keys and values N"  [B, 77 n, 2 C], in place of the text states: those of the N-th cross-attention
 //   "sizes"              [B, 6]: original height and width, crop top and left, target height and width
@@ -69,8 +70,8 @@ class Sdxl final : public LatentDiffusion {
   Sdxl(const Checkpoint& model, const ReadingOptions& options, const SdxlConfig& config)
       : LatentDiffusion(model, "unet", config.vae),
         config_(config),
-        clip_l_(model, ClipKind::l, options.syntax),
-        big_g_(model, ClipKind::big_g, options.syntax),
+        clip_l_(model, ClipKind::l, options.syntax, options.clip_chunks),
+        big_g_(model, ClipKind::big_g, options.syntax, options.clip_chunks),
         sample_size_(sample_size(model.component("unet"))),
         zeros_for_none_(zeros_for_none(model)),
         prediction_(options.prediction) {}
@@ -169,9 +170,7 @@ NamedTensors Sdxl::caption(const std::string& text) const {
 
 NamedTensors Sdxl::negative(const std::optional<std::string>& text) const {
   if (text || !zeros_for_none_) return caption(text.value_or(""));
-  const Tensor ids = clip_l_.ids("").ids;
-  const int64_t length = ids.dim(ids.rank() - 1);
-  return {{kStates, zeros({1, length, config_.unet.cross_attention_dim}, DType::f32, memory())},
+  return {{kStates, zeros({1, clip_l_.plain_length(), config_.unet.cross_attention_dim}, DType::f32, memory())},
           {kPooled, zeros({1, config_.text_encoder_2.projection}, DType::f32, memory())}};
 }
 

@@ -245,6 +245,24 @@ std::vector<int64_t> ClipTokenizer::framed(std::vector<int64_t> ids) const {
   return ids;
 }
 
+std::vector<int64_t> ClipTokenizer::chunked(std::vector<int64_t> bare, int64_t chunks) const {
+  const size_t room = size_t(max_length_ - 2), most = size_t(chunks) * room;
+  bare.resize(std::min(bare.size(), most));
+  bare.push_back(eos_);
+  bare.resize(most + 1, pad_);
+  std::vector<int64_t> ids;
+  for (size_t begin = 0; begin < most; begin += room) {
+    const size_t first = ids.size() + 1;
+    ids.push_back(bos_);
+    ids.insert(ids.end(), bare.begin() + ptrdiff_t(begin), bare.begin() + ptrdiff_t(begin + room));
+    ids.push_back(bare.back());
+    if (pad_ == eos_) continue;
+    if (ids[ids.size() - 2] != eos_ && ids[ids.size() - 2] != pad_) ids.back() = eos_;
+    if (ids[first] == pad_) ids[first] = eos_;
+  }
+  return ids;
+}
+
 std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) const {
   check_text(text, kMaxTextBytes);
   const std::string normal = lower_case(normalize_nfc(text));

@@ -39,6 +39,10 @@ class ClipTokenizer {
   std::vector<int64_t> encode_bare(std::string_view text) const;
   // encode()'s form of such tokens.
   std::vector<int64_t> framed(std::vector<int64_t> bare) const;
+  // Several chunks of max_length() ids, each with max_length() - 2 of those tokens, as _get_input_ids() of
+  // library/strategy_base.py in kohya-ss/sd-scripts cuts captions: the end token follows the last token, or the last
+  // chunk; with another id for padding than the end's, each full chunk has an end and each empty one begins with it.
+  std::vector<int64_t> chunked(std::vector<int64_t> bare, int64_t chunks) const;
   // The number of those: encode() cuts the ones beyond max_length().
   int64_t length(std::string_view text) const { return int64_t(encode_whole(text).size()); }
 

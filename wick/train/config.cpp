@@ -453,6 +453,19 @@ std::vector<TrainOption> listed_options() {
       {.min = -100, .max = 100, .kind = ModelKind::pictures, .item = kAutoOrNumber});
   add("timestep_std", Subject::pictures, &C::timestep_std, "Standard deviation of that logit",
       {.max = 100, .above_min = true, .kind = ModelKind::pictures});
+  add("min_timestep", Subject::pictures, &C::min_timestep,
+      "The least timestep of the 1000 of noise that a step draws; FLUX's and SD3's times are scaled into the range",
+      {.max = double(C::kTimesteps), .kind = ModelKind::pictures});
+  add("max_timestep", Subject::pictures, &C::max_timestep, "The timestep below which all are drawn",
+      {.max = double(C::kTimesteps), .kind = ModelKind::pictures});
+  add("timestep_range", Subject::pictures, &C::timestep_range,
+      "Whether FLUX's and SD3's times are scaled into that range behind the shift, as kohya's scripts do, or before "
+      "it, "
+      "as OneTrainer does",
+      {.kind = ModelKind::pictures});
+  add("max_token_length", Subject::pictures, &C::max_token_length,
+      "SDXL: tokens of a caption that CLIP reads, in chunks of 75: 75, 150 or 225; longer captions are cut",
+      {.min = 75, .max = 225, .kind = ModelKind::pictures});
   add("train_guidance", Subject::pictures, &C::train_guidance, "Guidance that FLUX dev models are told in training",
       {.max = 100, .kind = ModelKind::pictures});
   add("min_snr_gamma", Subject::loss, &C::min_snr_gamma,
@@ -565,6 +578,25 @@ std::vector<TrainOption> listed_options() {
   add("tf32", Subject::memory, &C::tf32, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
   add("no_graph", Subject::memory, &C::no_graph,
       "Launch each kernel of a step from the host instead of replaying the step as one CUDA graph", {.fixed = false});
+  add("metadata_title", Subject::output, &C::metadata_title, "Title in a LoRA's file [--name]",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("metadata_author", Subject::output, &C::metadata_author, "Author in a LoRA's file",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("metadata_description", Subject::output, &C::metadata_description, "Description in a LoRA's file",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("metadata_license", Subject::output, &C::metadata_license, "License in a LoRA's file",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("metadata_tags", Subject::output, &C::metadata_tags, "Tags in a LoRA's file, with commas between them",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("metadata_trigger_phrase", Subject::output, &C::metadata_trigger_phrase,
+      "Words in a LoRA's file that a prompt needs", {.fixed = false, .kind = ModelKind::pictures});
+  add("metadata_usage_hint", Subject::output, &C::metadata_usage_hint, "Hint in a LoRA's file on its use",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("training_comment", Subject::output, &C::training_comment, "Comment in a LoRA's file on its training",
+      {.fixed = false, .kind = ModelKind::pictures});
+  add("no_metadata", Subject::output, &C::no_metadata,
+      "A LoRA's file tells its network and modelspec.* alone, and nothing of the run",
+      {.fixed = false, .kind = ModelKind::pictures});
   add("save_every", Subject::output, &C::save_every, "Also save each so many steps; 0: at the end only",
       {.fixed = false});
   add("save_every_epochs", Subject::output, &C::save_every_epochs, "Also save each so many epochs", {.fixed = false});
@@ -813,9 +845,9 @@ void check_optimizer_arguments(const TrainConfig& config) {
               betas == 0 ? 0 : config.betas[1]);
 }
 
-// Optimizers that have a rate of their own take no schedule.
 bool is_one(const ByPattern<double>& ratio) { return ratio.value == 1 && ratio.others.empty(); }
 
+// Optimizers that have a rate of their own take no schedule.
 void check_optimizer_rate(const TrainConfig& config) {
   const std::string_view name = name_of(config.optimizer);
   check_usage(config.optimizer != OptimizerKind::prodigy || (config.lr.others.empty() && is_one(config.lora_plus)),
@@ -894,6 +926,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--sample-every: says when previews are made; expected their --sample-prompts with it");
   check_usage(config.sample_prompts.empty() || config.train != TrainMode::vae,
               "--sample-prompts: --train vae has no denoiser to draw with; expected none");
+  check_usage(config.max_token_length % TrainConfig::kClipTokens == 0,
+              "--max-token-length: expected 75, 150 or 225, found {}", config.max_token_length);
   config.masked_loss = config.masked_loss || config.alpha_mask;
   check_usage(config.val.empty() || config.validation_split == 0, "--val and --validation-split: expected one of them");
   check_usage(!config.alpha_mask || config.conditioning_data_dir.empty(),

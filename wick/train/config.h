@@ -47,6 +47,7 @@ constexpr std::string_view names_of(Quantize) {
 }
 constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
 constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
+constexpr std::string_view names_of(TimestepRange) { return "shifted|drawn"; }
 constexpr std::string_view names_of(LossType) { return "l2|l1|huber|smooth-l1"; }
 constexpr std::string_view names_of(HuberSchedule) { return "constant|exponential|snr"; }
 constexpr std::string_view names_of(WeightingScheme) { return "none|sigma-sqrt|cosmap|sigma-squared"; }
@@ -153,6 +154,11 @@ struct TrainConfig {
   double noise_offset = 0, ip_noise_gamma = 0;
   int64_t multires_noise_iterations = 0;
   double multires_noise_discount = 0.3;
+  TimestepRange timestep_range = TimestepRange::shifted;
+  int64_t min_timestep = 0, max_timestep = kTimesteps;
+  static constexpr int64_t kTimesteps = 1000;
+  int64_t max_token_length = kClipTokens;  // of captions, in chunks of kClipTokens
+  static constexpr int64_t kClipTokens = 75;
   int64_t t5_tokens = 0;  // 0: what the model was made for
   bool t5_mask = false;
 
@@ -191,6 +197,10 @@ struct TrainConfig {
   int64_t ranks = 1;  // that share a step: what --gpus or a launcher says, and not a setting
   bool no_graph = false;
   bool tf32 = false;
+  // Of a LoRA's file: ModelSpec's fields, kohya's comment, and whether it has little else.
+  std::string metadata_title, metadata_author, metadata_description, metadata_license, metadata_tags;
+  std::string metadata_trigger_phrase, metadata_usage_hint, training_comment;
+  bool no_metadata = false;
   int64_t save_every = 0;           // steps; 0: at the end only
   int64_t save_every_epochs = 0;    // likewise
   double save_every_minutes = 0;    // likewise
@@ -228,9 +238,10 @@ struct TrainOption {
                    std::vector<double> TrainConfig::*, TrainMode TrainConfig::*, AdapterKind TrainConfig::*,
                    LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
                    TrainTurns TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
-                   PredictionSetting TrainConfig::*, LossType TrainConfig::*, HuberSchedule TrainConfig::*,
-                   WeightingScheme TrainConfig::*, OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*,
-                   StepsOrShare TrainConfig::*, ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
+                   TimestepRange TrainConfig::*, PredictionSetting TrainConfig::*, LossType TrainConfig::*,
+                   HuberSchedule TrainConfig::*, WeightingScheme TrainConfig::*, OptimizerKind TrainConfig::*,
+                   AverageWarmup TrainConfig::*, StepsOrShare TrainConfig::*, ByPattern<int64_t> TrainConfig::*,
+                   ByPattern<double> TrainConfig::*>;
 
   std::string_view key;
   Subject subject;

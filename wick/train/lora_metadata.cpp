@@ -267,6 +267,8 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_network_args", network_arguments(c, tensors)},
   };
   all.merge(objective_metadata(c));
+  if (c.max_token_length > TrainConfig::kClipTokens) all["ss_max_token_length"] = fmt::format("{}", c.max_token_length);
+  if (!c.training_comment.empty()) all["ss_training_comment"] = c.training_comment;
   if (c.adapter != AdapterKind::lora) all["ss_network_module"] = "lycoris.kohya";
   if (has_part(tensors, "lora_unet") || has_part(tensors, "lora_transformer")) all["ss_unet_lr"] = rate_of(c, "unet");
   return all;
@@ -373,14 +375,32 @@ Metadata modelspec(const LoraRun& run, const std::string& hash) {
   for (const PictureGroup& group : run.dataset.sources.groups)
     for (const BucketOptions& buckets : group.resolutions)
       size = std::max(size, buckets.resolution, [](Size a, Size b) { return a.width * a.height < b.width * b.height; });
-  return {
+  const TrainConfig& c = run.config;
+  Metadata all{
       {"modelspec.sai_model_spec", "1.0.1"},
-      {"modelspec.title", run.config.name},
+      {"modelspec.title", c.metadata_title.empty() ? c.name : c.metadata_title},
       {"modelspec.resolution", fmt::format("{}x{}", size.width, size.height)},
       {"modelspec.date", iso_date(seconds_now())},
       {"modelspec.hash_sha256", "0x" + hash},
       {"sshs_model_hash", hash},
   };
+  for (const auto& [key, text] : {std::pair("author", &c.metadata_author),
+                                  {"description", &c.metadata_description},
+                                  {"license", &c.metadata_license},
+                                  {"tags", &c.metadata_tags},
+                                  {"trigger_phrase", &c.metadata_trigger_phrase},
+                                  {"usage_hint", &c.metadata_usage_hint}})
+    if (!text->empty()) all[fmt::format("modelspec.{}", key)] = *text;
+  if (c.min_timestep != 0 || c.max_timestep != TrainConfig::kTimesteps)
+    all["modelspec.timestep_range"] = fmt::format("{},{}", c.min_timestep, c.max_timestep);
+  return all;
+}
+
+// Those that remain with no_metadata (sd-scripts, library/train_util.py: SS_METADATA_MINIMUM_KEYS).
+bool is_of_network(std::string_view key) {
+  static constexpr std::string_view kAll[] = {"ss_v2",          "ss_base_model_version", "ss_network_module",
+                                              "ss_network_dim", "ss_network_alpha",      "ss_network_args"};
+  return std::ranges::find(kAll, key) != std::end(kAll);
 }
 
 // sd-webui-additional-networks' first hash (sd-scripts, library/train_util.py: addnet_hash_legacy): over the 64 KiB
@@ -420,6 +440,7 @@ Metadata lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& 
   for (const auto& [key, value] : run.family) (key.starts_with("ss_") ? all : spec)[key] = value;
   all.merge(dataset_metadata(run));
   if (run.flow) all.merge(flow_metadata(run.config, *run.flow));
+  if (run.config.no_metadata) std::erase_if(all, [](const auto& entry) { return !is_of_network(entry.first); });
   all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
   all.merge(spec);
   return all;

@@ -58,7 +58,8 @@ void check_preset(const TrainConfig& config, const Diffusion& model) {
 }  // namespace
 
 ReadingOptions reading_options(const TrainConfig& config) {
-  ReadingOptions options{.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask}};
+  ReadingOptions options{.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask},
+                         .clip_chunks = config.max_token_length / TrainConfig::kClipTokens};
   if (config.prediction != PredictionSetting::automatic)
     options.prediction = config.prediction == PredictionSetting::v ? Prediction::v : Prediction::noise;
   return options;
@@ -70,10 +71,14 @@ std::optional<Quantization> quantization(const TrainConfig& config) {
 }
 
 Objective objective(const TrainConfig& config) {
+  const bool has_last = config.max_timestep != TrainConfig::kTimesteps;
   return {.times = {.kind = config.timesteps,
                     .shift = number_or_auto(config.timestep_shift),
                     .mean = number_or_auto(config.timestep_mean),
-                    .deviation = config.timestep_std},
+                    .deviation = config.timestep_std,
+                    .first = config.min_timestep,
+                    .last = has_last ? std::optional(config.max_timestep) : std::nullopt,
+                    .range = config.timestep_range},
           .noise = {.offset = config.noise_offset,
                     .pyramid_iterations = config.multires_noise_iterations,
                     .pyramid_discount = config.multires_noise_discount,
@@ -222,6 +227,22 @@ void check_dataset(const TrainConfig& config, const Dataset& dataset) {
       "--batch-size auto: {} says how many itself", source);
 }
 
+namespace {
+
+void check_timesteps(const TrainConfig& config, const Diffusion& model) {
+  const int64_t steps = model.process().train_steps(), last = std::min(config.max_timestep, TrainConfig::kTimesteps);
+  check_usage(config.min_timestep <= last, "--min-timestep: expected at most {}, the --max-timestep, found {}", last,
+              config.min_timestep);
+  check_usage(config.min_timestep < steps, "--min-timestep: expected less than {}, the timesteps of {}, found {}",
+              steps, config.model, config.min_timestep);
+  check_usage(last == TrainConfig::kTimesteps || last <= steps,
+              "--max-timestep: expected at most {}, the timesteps of {}, found {}", steps, config.model, last);
+  if (config.min_timestep == 0 && last == TrainConfig::kTimesteps)
+    refuse(config, {"timestep_range"}, "expected --min-timestep or --max-timestep with it");
+}
+
+}  // namespace
+
 void check_settings(const TrainConfig& config, const Diffusion& model) {
   check(!model.process().is_distilled,
         "{}: {} is of a model distilled to draw in few steps, which this training would undo; train the model that it "
@@ -232,8 +253,17 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
     refuse(config, {"prediction", "min_snr_gamma", "debiased_estimation_loss"},
            config.model + " is a rectified flow, which predicts neither noise nor v");
   if (!model.process().is_flow())
-    refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std", "weighting_scheme"},
+    refuse(config,
+           {"timesteps", "timestep_shift", "timestep_mean", "timestep_std", "timestep_range", "weighting_scheme"},
            config.model + " is no rectified flow");
+  if (model.process().is_flow())
+    refuse(config, {"max_token_length"}, "is for SDXL; found the rectified flow " + config.model);
+  if (config.train != TrainMode::lora)
+    refuse(config,
+           {"metadata_title", "metadata_author", "metadata_description", "metadata_license", "metadata_tags",
+            "metadata_trigger_phrase", "metadata_usage_hint", "training_comment", "no_metadata"},
+           fmt::format("is of a LoRA's file; expected --train lora, found {}", name_of(config.train)));
+  check_timesteps(config, model);
   if (!objective(config).has_huber())
     refuse(config, {"huber_schedule", "huber_c", "huber_scale"}, "expected --loss-type huber or smooth-l1 with it");
   if (config.multires_noise_iterations == 0)

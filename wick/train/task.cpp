@@ -218,9 +218,11 @@ class DiffusionTask final : public Task {
     if (data.outline() || config_.cache == "none" || (config_.cache.empty() && config_.output.empty())) return;
     const fs::path folder = config_.cache.empty() ? fs::path(config_.output) / "cache" : fs::path(config_.cache);
     const std::string device(backend.memory().on_host() ? "cpu" : architecture_of(backend.name()));
+    const int64_t chunks = reading_options(config_).clip_chunks;
     cache_.emplace(folder,
-                   fmt::format("model {}, {}, {}{}, T5 {} {}", checkpoint_.fingerprint(), name_of(config_.dtype),
-                               device, config_.tf32 ? " with tf32" : "", model_->t5_tokens(), config_.t5_mask),
+                   fmt::format("model {}, {}, {}{}, T5 {} {}{}", checkpoint_.fingerprint(), name_of(config_.dtype),
+                               device, config_.tf32 ? " with tf32" : "", model_->t5_tokens(), config_.t5_mask,
+                               chunks > 1 ? fmt::format(", CLIP in {} chunks", chunks) : ""),
                    [&backend]() -> Memory& { return backend.memory(); });
   }
 
