@@ -23,12 +23,12 @@ class OptionFiles : public testing::Test {
 TEST_F(OptionFiles, EachKeyIsExplainedAtOnce) {
   const std::string file = write("k.toml",
                                  "train_data_dir = 'd'\nresolution = 512\nnetwork_dim = 8\nxformers = true\n"
-                                 "max_token_length = 225\nzero_terminal_snr = true\nnoise_ofset = 0.1\n");
+                                 "v_pred_like_loss = 1\nzero_terminal_snr = true\nnoise_ofset = 0.1\n");
   const Outcome run = run_wick("train --explain-config '" + file + "'");
   EXPECT_EQ(run.code, 0) << run.err;
   expect_parts(run.out, {"k.toml: options of kohya's scripts", "network_dim = 8\n      honoured: rank = 8",
                          "xformers = true\n      without meaning here: attention is always fused",
-                         "max_token_length = 225\n      refused: ", "zero_terminal_snr = true\n      refused: ",
+                         "v_pred_like_loss = 1\n      refused: ", "zero_terminal_snr = true\n      refused: ",
                          "did you mean noise_offset?", "3 honoured, 2 without meaning here, 2 refused"});
 }
 

@@ -80,6 +80,7 @@ std::unique_ptr<Diffusion> open_long(int64_t length, Adapter* adapter = nullptr)
   return model;
 }
 
+// Tolerances are ten times what PyTorch's float32 is from its float64: 2e-7 of the states, 2e-6 of the gradients.
 // Ids and states as sd-scripts' own code has them, also where the text encoders are trained; a caption that fits into
 // one chunk has the states of that many too.
 TEST(Sdxl, LongCaptionsAgreeWithKohyasCode) {
@@ -103,8 +104,8 @@ TEST(Sdxl, LongCaptionsAgreeWithKohyasCode) {
       if (!golden.has("states." + key)) continue;
       const NamedTensors found = frozen->encode_text(frozen->caption(caption)), later = trained->encode_text(ids);
       EXPECT_EQ(found["text states"].shape(), (Shape{1, length + 2, 40}));
-      EXPECT_LE(relative_error(found["text states"], golden.load("states." + key)), 1e-5) << caption;
-      EXPECT_LE(relative_error(found["pooled text"], golden.load("pooled." + key)), 1e-5) << caption;
+      EXPECT_LE(relative_error(found["text states"], golden.load("states." + key)), 2e-6) << caption;
+      EXPECT_LE(relative_error(found["pooled text"], golden.load("pooled." + key)), 2e-6) << caption;
       for (const auto& [name, value] : found) EXPECT_EQ(later[name].to_vector(), value.to_vector()) << caption;
       ++compared;
     }
@@ -132,7 +133,7 @@ TEST(Sdxl, GradientsOfLongCaptionsAgreeWithKohyasCode) {
     if (std::ranges::all_of(values, [](float value) { return value == 0; }))
       EXPECT_EQ(gradient.to_vector(), values) << name;  // behind the penultimate layer
     else
-      EXPECT_LE(relative_error(gradient, expected), 1e-4) << name;
+      EXPECT_LE(relative_error(gradient, expected), 2e-5) << name;
     ++compared;
   }
   EXPECT_EQ(compared, 60);

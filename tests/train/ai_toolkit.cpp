@@ -49,6 +49,7 @@ config:
 {2}
 meta:
   name: "[name]"
+  version: "1.0"
 )";
 
 class AiToolkitTest : public testing::Test {
@@ -94,6 +95,9 @@ TEST_F(AiToolkitTest, AJobIsReadAsAiToolkitReadsIt) {
   EXPECT_EQ(c.timestep_mean, "0");
   EXPECT_TRUE(c.gradient_checkpointing);
   EXPECT_TRUE(c.targets.empty()) << "the family's own";
+  EXPECT_EQ(c.sample_prompts, file_.string());
+  EXPECT_EQ(c.sample_every, 250);
+  EXPECT_EQ(c.min_timestep, 0) << "drawn all the way";
 }
 
 struct JobRow {
@@ -103,14 +107,26 @@ constexpr JobRow kJobRows[] = {
     {"", "", "", "network.linear", "honoured: rank = 16"},
     {"", "", "", "train.lr", "honoured: lr = 0.0001"},
     {"", "", "", "config.name", "honoured: name = \"fox\", output = \"output/fox\""},
-    {"", "", "", "sample.sample_every", "idle: previews are of --sample-prompts FILE"},
-    {"", "", "", "meta.name", "idle: the file tells the run's settings"},
+    {"        disable_sampling: true", "", "", "sample.sample_every", "idle: disable_sampling is set"},
+    {"", "", "", "meta.name", "honoured: metadata_title = \"fox\""},
+    {"", "", "", "meta.version", "idle: Wick's files have no such field"},
+    {"        max_denoising_steps: 600", "", "", "train.max_denoising_steps",
+     "refused: with timestep_type: sigmoid it takes a share of the times drawn; linear and shift have a range"},
+    {"        timestep_type: shift\n        max_denoising_steps: 600\n        min_denoising_steps: 100", "", "",
+     "train.max_denoising_steps", "honoured: min_timestep = 400, timestep_range = \"drawn\""},
+    {"        timestep_type: shift\n        max_denoising_steps: 600\n        min_denoising_steps: 100", "", "",
+     "train.min_denoising_steps", "honoured: max_timestep = 900"},
+    {"        timestep_type: linear\n        min_denoising_steps: 700\n        max_denoising_steps: 600", "", "",
+     "train.max_denoising_steps", "refused: expected more than two steps between them, found \"700 to 600\""},
+    {"        snr_gamma: 5", "", "", "train.snr_gamma",
+     "refused: Wick has no such setting; it weighs by gamma / SNR without a bound; min_snr_gamma has one"},
+    {"        lr_scheduler: cosine_with_restarts", "", "", "train.lr_scheduler", "honoured: lr_schedule = \"cosine\""},
     {"        timestep_type: linear", "", "", "train.timestep_type",
      "honoured: timesteps = \"uniform\", timestep_shift = \"1\""},
     {"        timestep_type: weighted", "", "", "train.timestep_type",
      "refused: expected sigmoid, linear or shift, found \"weighted\""},
     {"        lr_scheduler: linear", "", "", "train.lr_scheduler",
-     "refused: expected constant, constant_with_warmup or cosine, found \"linear\""},
+     "refused: linear climbs there from a third of the rate to all of it; Wick has no such schedule"},
     {"        optimizer_params: {weight_decay: 1e-4}", "", "", "train.optimizer_params.weight_decay",
      "honoured: weight_decay = 0.0001"},
     {"        optimizer_params: {betas: [0.9, 0.99]}", "", "", "train.optimizer_params.betas",

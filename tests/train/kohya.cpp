@@ -183,7 +183,7 @@ TEST_F(KohyaTest, DtypesHaveAllTheirNames) {
 TEST_F(KohyaTest, WhatCannotBeHonouredIsRefusedByName) {
   expect_refused("zero_terminal_snr = true", {"zero_terminal_snr", "no such setting"});
   expect_refused("token_warmup_step = 3", {"token_warmup_step", "leave it out"});
-  expect_refused("max_token_length = 225", {"max_token_length"});
+  expect_refused("max_token_length = 300", {"max_token_length", "from 75 to 225"});
   expect_refused("resume = 'state'", {"resume", "--resume"});
   expect_refused("network_module = 'networks.dylora'", {"network_module", "networks.lora", "networks.dylora"});
   expect_refused("network_module = 'lycoris.kohya'\nnetwork_args = ['train_norm=True']",
@@ -211,8 +211,8 @@ TEST_F(KohyaTest, WhatCannotBeHonouredIsRefusedByName) {
   expect_refused("dataset_config = 'a.toml'", {"train_data_dir or dataset_config", "both"});
   expect_refused("[a]\nseed = 1\n[b]\nseed = 2", {"seed", "once"});
   expect_error([&] { read("train_data_dir = 'a'\nresolution = '512,768,1024'"); }, {"resolution", "512,768,1024"});
-  expect_error([&] { read(kLeast + "zero_terminal_snr = true\nv2 = true\nmin_timestep = 5"); },
-               {"min_timestep", "2 more are refused", "--explain-config"});
+  expect_error([&] { read(kLeast + "zero_terminal_snr = true\nv2 = true\nin_json = 'x'"); },
+               {"in_json", "2 more are refused", "--explain-config"});
   expect_error([&] { read("train_data_dir = 'a'"); }, {"resolution is missing"});
 }
 
@@ -228,7 +228,19 @@ constexpr KohyaRow kKohyaRows[] = {
     {"noise_offset_type = 'Original'", "noise_offset_type", "idle: of kohya's GUI; the scripts leave it alone"},
     {"max_train_epochs = 3\nmax_train_steps = 100", "max_train_epochs", "honoured: epochs = 3"},
     {"max_train_epochs = 3\nmax_train_steps = 100", "max_train_steps", "idle: max_train_epochs wins"},
-    {"max_token_length = 75", "max_token_length", "empty: asks for nothing"},
+    {"max_token_length = 75", "max_token_length", "honoured: max_token_length = 75"},
+    {"max_token_length = 225", "max_token_length", "honoured: max_token_length = 225"},
+    {"max_token_length = 225\nae = 'x'", "max_token_length", "idle: is for SDXL"},
+    {"max_token_length = 150\ntraining_shift = 1", "max_token_length", "idle: is for SDXL"},
+    {"min_timestep = 200", "min_timestep", "honoured: min_timestep = 200"},
+    {"max_timestep = 500\ntraining_shift = 2", "max_timestep", "honoured: max_timestep = 500"},
+    {"max_timestep = 500\nae = 'x'", "max_timestep", "idle: is for SDXL and SD3"},
+    {"max_timestep = 1001", "max_timestep", "refused: expected an integer from 0 to 1000, found '1001'"},
+    {"metadata_title = 'A fox'", "metadata_title", "honoured: metadata_title = \"A fox\""},
+    {"metadata_trigger_phrase = 'f0x'", "metadata_trigger_phrase", "honoured: metadata_trigger_phrase = \"f0x\""},
+    {"metadata_thumbnail = 'a.png'", "metadata_thumbnail", "idle: Wick's files have no such field"},
+    {"training_comment = 'second try'", "training_comment", "honoured: training_comment = \"second try\""},
+    {"no_metadata = true", "no_metadata", "honoured: no_metadata = true"},
     {"network_module = 'networks.lora'", "network_module", "honoured: adapter = \"lora\""},
     {"network_module = 'networks.loha'", "network_module", "honoured: adapter = \"loha\""},
     {"network_module = 'networks.lokr'\nnetwork_args = ['factor=8']", "network_args", "honoured: lokr_factor = 8"},

@@ -96,12 +96,25 @@ constexpr SettingRow kSettingRows[] = {
     {R"(, "peft_type": "OFT_2")", "peft_type", "refused: expected LORA, LOHA or LOKR, found \"OFT_2\""},
     {R"(, "rescale_noise_scheduler_to_zero_terminal_snr": false)", "rescale_noise_scheduler_to_zero_terminal_snr",
      "empty: asks for nothing"},
+    {R"(, "min_noising_strength": 0.25)", "min_noising_strength", "honoured: min_timestep = 250"},
+    {R"(, "max_noising_strength": 0.57)", "max_noising_strength", "honoured: max_timestep = 570"},
+    {R"(, "max_noising_strength": 1.5)", "max_noising_strength",
+     "refused: expected shares of the noise from 0 to 1, found \"0 to 1.5\""},
+    {R"(, "sample_after": 2)", "sample_after", "idle: there is no file of samples"},
+    {R"(, "samples": [{"prompt": "a fox"}], "sample_after": 2, "sample_after_unit": "EPOCH")", "sample_after",
+     "honoured: sample_every_epochs = 2"},
+    {R"(, "samples": [{"prompt": "a fox"}], "sample_after_unit": "NEVER")", "samples", "idle: there are no previews"},
+    {R"(, "samples": [{"prompt": "a fox", "width": 0}])", "samples",
+     "refused: settings.json: prompt 1: width: expected an integer from 1 to 16384, found \"0\""},
     {R"(, "zzz": 3)", "zzz", "idle: not a key of OneTrainer, so it does nothing there"}};
 
 TEST_F(OneTrainerTest, EachKeyIsToldOf) {
   for (const SettingRow& row : kSettingRows) {
     SCOPED_TRACE(row.more);
-    EXPECT_EQ(told(explain(row.more), row.key), row.told);
+    std::string found = told(explain(row.more), row.key);
+    if (const size_t at = found.find(folder_.path().string()); at != found.npos)
+      found.erase(at, folder_.path().string().size() + 1);
+    EXPECT_EQ(found, row.told);
   }
 }
 

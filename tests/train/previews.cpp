@@ -1,6 +1,7 @@
 // Previews: the file of prompts, the folder that they are kept in, and whole runs that draw and write them.
 #include "wick/train/previews.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -66,6 +67,119 @@ TEST(SamplePrompts, FaultsNameTheLineAndTheFlag) {
   std::string many;
   for (int i = 0; i < 257; ++i) many += "a\n";
   expect(many, {"256"});
+}
+
+// Flags of gen_img.py, of ControlNets and of other models, which sd-scripts' previews leave alone.
+TEST(SamplePrompts, FlagsOfOtherProgramsAreIdle) {
+  const SamplePrompt prompt = parse_sample_prompt("a fox --am 0.5,1 --cn a.png --s 4 --ct 8 --fs 3.1 --n b", "p.txt");
+  EXPECT_EQ(prompt.idle, (std::vector<std::string>{"--am", "--cn", "--ct", "--fs"}));
+  EXPECT_EQ(prompt.prompt, "a fox");
+  EXPECT_EQ(prompt.steps, 4);
+  EXPECT_EQ(prompt.negative, "b");
+}
+
+class ForeignSamples : public testing::Test {
+ protected:
+  std::vector<SamplePrompt> read(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return read_sample_prompts(folder_ / name);
+  }
+  void refused(const std::string& name, const std::string& text, std::initializer_list<const char*> parts) {
+    try {
+      read(name, text);
+      FAIL() << text;
+    } catch (const UsageError& e) {
+      for (const char* part : parts) EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+
+  TemporaryDirectory folder_;
+};
+
+// As load_prompts() of sd-scripts reads them.
+TEST_F(ForeignSamples, KohyasAreReadInTomlAndJson) {
+  const std::vector<SamplePrompt> toml =
+      read("p.toml",
+           "[prompt]\nwidth = 64\nnegative_prompt = 'dull'\n[[prompt.subset]]\nprompt = 'a fox --w 3'\n"
+           "scale = 4.5\n[[prompt.subset]]\nprompt = 'a cat'\nseed = 7\nsample_steps = 3\nflow_shift = 2\n");
+  ASSERT_EQ(toml.size(), 2u);
+  EXPECT_EQ(toml[0].prompt, "a fox --w 3") << "flags are for lines";
+  EXPECT_EQ(toml[0].width, 64);
+  EXPECT_EQ(toml[0].cfg, 4.5);
+  EXPECT_FALSE(toml[0].seed);
+  EXPECT_EQ(toml[1].width, 64);
+  EXPECT_EQ(toml[1].negative, "dull");
+  EXPECT_EQ(toml[1].seed, 7u);
+  EXPECT_EQ(toml[1].steps, 3);
+  EXPECT_EQ(toml[1].idle, std::vector<std::string>{"flow_shift"});
+  const std::vector<SamplePrompt> json =
+      read("p.json", R"(["a fox --h 96", {"prompt": "a cat", "guidance_scale": 3, "sample_sampler": "euler_a"}])");
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[0].height, 96);
+  EXPECT_EQ(json[1].guidance, 3);
+  EXPECT_EQ(json[1].sampler, "euler_a");
+  refused("q.toml", "[prompt]\nwidth = 64\n[[prompt.subset]]\nwidth = 32\n", {"q.toml: width", "once"});
+  refused("q.toml", "width = 64\n", {"q.toml", "prompt.subset"});
+  refused("q.json", R"([{"prompt": "x", "width": "wide"}])", {"q.json: prompt 1: width", "\"wide\""});
+  refused("q.json", "[3]", {"q.json: prompt 1", "number"});
+  refused("q.json", "[]", {"q.json", "found none"});
+  refused("q.json", "3", {"q.json", "a list"});
+}
+
+// SampleConfig.py: samples may be disabled, and cfg_scale is FLUX's guidance.
+TEST_F(ForeignSamples, OneTrainersAreRead) {
+  const char* const kList = R"([{"enabled": false, "prompt": "x"}, {"prompt": "a fox", "negative_prompt": "", "seed": 3,
+      "random_seed": true, "width": 64, "height": 64, "diffusion_steps": 5, "cfg_scale": 2.5, "frames": 1,
+      "noise_scheduler": "EULER_A", "sample_inpainting": false}, {"prompt": "b", "noise_scheduler": "EULER_KARRAS",
+      "text_encoder_1_layer_skip": 1, "seed": 4}])";
+  for (const std::string& text : {std::string(kList), fmt::format("{{\"samples\": {}}}", kList)}) {
+    const std::vector<SamplePrompt> prompts = read("s.json", text);
+    ASSERT_EQ(prompts.size(), 2u);
+    EXPECT_EQ(prompts[0].prompt, "a fox");
+    EXPECT_EQ(prompts[0].negative, "");
+    EXPECT_FALSE(prompts[0].seed);
+    EXPECT_EQ(prompts[0].steps, 5);
+    EXPECT_EQ(prompts[0].scale, 2.5);
+    EXPECT_EQ(prompts[0].noise_sampler, "euler-ancestral");
+    EXPECT_TRUE(prompts[0].idle.empty());
+    EXPECT_EQ(prompts[1].seed, 4u);
+    EXPECT_EQ(prompts[1].idle, (std::vector<std::string>{"noise_scheduler EULER_KARRAS", "text_encoder_1_layer_skip"}));
+  }
+}
+
+// sample() of BaseSDTrainProcess.py: a sample's seed is that of those behind it too.
+TEST_F(ForeignSamples, AiToolkitsAreRead) {
+  const auto job = [&](const std::string& sample) {
+    return read("j.yaml", "job: extension\nconfig:\n  process:\n    - type: sd_trainer\n      sample:\n" + sample);
+  };
+  const std::vector<SamplePrompt> plain =
+      job("        seed: 42\n        walk_seed: true\n        prompts: ['a fox', 'a cat --w 128 --l 3']\n");
+  ASSERT_EQ(plain.size(), 2u);
+  EXPECT_EQ(plain[0].width, 512);
+  EXPECT_EQ(plain[0].height, 512);
+  EXPECT_EQ(plain[0].steps, 20);
+  EXPECT_EQ(plain[0].scale, 7);
+  EXPECT_EQ(plain[0].negative, "");
+  EXPECT_EQ(plain[0].seed, 42u);
+  EXPECT_EQ(plain[1].seed, 43u);
+  EXPECT_EQ(plain[1].width, 128);
+  EXPECT_EQ(plain[1].scale, 3);
+  EXPECT_FALSE(plain[1].cfg);
+  const std::vector<SamplePrompt> own =
+      job("        sampler: euler_a\n        neg: dull\n        width: 64\n        samples:\n          - prompt: a\n"
+          "          - {prompt: b, seed: 5, neg: grey, guidance_scale: 2, sample_steps: 3, height: 96}\n"
+          "          - {prompt: c, ctrl_img: x.png}\n");
+  ASSERT_EQ(own.size(), 3u);
+  EXPECT_EQ(own[0].seed, 0u);
+  EXPECT_EQ(own[0].negative, "dull");
+  EXPECT_EQ(own[0].noise_sampler, "euler-ancestral");
+  EXPECT_EQ(own[1].negative, "grey");
+  EXPECT_EQ(own[1].scale, 2);
+  EXPECT_EQ(own[1].steps, 3);
+  EXPECT_EQ(own[1].width, 64);
+  EXPECT_EQ(own[1].height, 96);
+  EXPECT_EQ(own[2].seed, 5u);
+  EXPECT_EQ(own[2].idle, std::vector<std::string>{"ctrl_img"});
 }
 
 Preview picture(uint8_t grey) {

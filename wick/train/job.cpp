@@ -1,6 +1,6 @@
 #include "wick/train/job.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -48,6 +48,20 @@ std::string foreign_prompts(const TrainConfig& config) {
     if (const auto found = foreign_in(prompt.prompt + "\n" + prompt.negative.value_or("")); !found.empty())
       return fmt::format("{}: {}.", prompt.where, read_as_words(found));
   return {};
+}
+
+// Their flags and keys that no preview heeds, with the first prompt that has one.
+std::string idle_flags(const TrainConfig& config) {
+  std::string first;
+  std::vector<std::string> flags;
+  for (const SamplePrompt& prompt : sample_prompts(config))
+    for (const std::string& flag : prompt.idle) {
+      if (first.empty()) first = prompt.where;
+      if (std::ranges::find(flags, flag) == flags.end()) flags.push_back(flag);
+    }
+  if (flags.empty()) return {};
+  return fmt::format("{}: {}: no preview of this model heeds {}.", first, fmt::join(flags, ", "),
+                     flags.size() == 1 ? "it" : "them");
 }
 
 class PictureJob final : public Job {
@@ -101,7 +115,7 @@ class PictureJob final : public Job {
     for (const std::string& remark : held_back_.remarks) all.push_back("Validation: " + remark);
     if (const std::string more = repeated_in_words(); !more.empty()) all.push_back(more);
     if (config_.train == TrainMode::vae) return all;
-    for (const std::string& remark : {foreign_captions(dataset_), foreign_prompts(config_)})
+    for (const std::string& remark : {foreign_captions(dataset_), foreign_prompts(config_), idle_flags(config_)})
       if (!remark.empty()) all.push_back(remark);
     for (const std::string& remark : model_->remarks()) all.push_back(remark);
     if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);

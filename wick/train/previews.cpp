@@ -28,8 +28,7 @@ constexpr std::pair<std::string_view, std::string_view> kTheirs[] = {{"k_euler",
                                                                      {"k_euler_a", "euler-ancestral"},
                                                                      {"dpmsolver++", "dpmpp-2m"}};
 
-SamplerKind sampler_of(const SamplePrompt& prompt) {
-  std::string_view name = *prompt.sampler;
+SamplerKind sampler_of(const SamplePrompt& prompt, std::string_view name) {
   if (const auto* theirs = std::ranges::find(kTheirs, name, &std::pair<std::string_view, std::string_view>::first);
       theirs != std::end(kTheirs))
     name = theirs->second;
@@ -38,7 +37,7 @@ SamplerKind sampler_of(const SamplePrompt& prompt) {
     if (own == name) return kind;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", own);
   }
-  fail_usage("{}: --ss: expected one of {}, found {}", prompt.where, known, quote(*prompt.sampler));
+  fail_usage("{}: --ss: expected one of {}, found {}", prompt.where, known, quote(name));
 }
 
 // The side of a picture that is not told: the shorter one of the run's largest resolution.
@@ -50,11 +49,15 @@ int64_t usual_side(const TrainConfig& config, const LatentSpace& space) {
 ImageRequest request_of(const SamplePrompt& prompt, const TrainConfig& config, const Diffusion& model) {
   const LatentSpace space = model.latents();
   DrawingDefaults made_for = model.drawing_defaults();
-  if (prompt.sampler) made_for = drawn_by(sampler_of(prompt), made_for);
+  if (prompt.sampler) made_for = drawn_by(sampler_of(prompt, *prompt.sampler), made_for);
+  if (prompt.noise_sampler && !model.process().is_flow())
+    made_for = drawn_by(sampler_of(prompt, *prompt.noise_sampler), made_for);
   check_usage(!prompt.guidance || made_for.guidance,
               "{}: --g: this model is not told a guidance; --l is the scale of "
               "guidance by --n",
               prompt.where);
+  if (prompt.scale && made_for.guidance) made_for.guidance = float(*prompt.scale);
+  if (prompt.scale && !made_for.guidance) made_for.cfg = float(std::max(*prompt.scale, 1.0));
   ImageRequest request{.prompt = prompt.prompt,
                        .negative = prompt.negative,
                        .width = prompt.width.value_or(usual_side(config, space)),

@@ -11,11 +11,12 @@
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/text/unicode.h"
+#include "wick/train/foreign/samples.h"
 
 namespace wick {
 namespace {
 
-constexpr size_t kMostBytes = size_t{1} << 20, kMostPrompts = 256;
+constexpr size_t kMostBytes = size_t{1} << 20;
 
 using P = SamplePrompt;
 struct PromptFlag {
@@ -28,6 +29,11 @@ struct PromptFlag {
 constexpr PromptFlag kFlags[] = {
     {"--n", &P::negative},    {"--w", &P::width, 1, 16384},  {"--h", &P::height, 1, 16384}, {"--d", &P::seed},
     {"--l", &P::cfg, 1, 100}, {"--g", &P::guidance, 0, 100}, {"--s", &P::steps, 1, 4096},   {"--ss", &P::sampler}};
+// Flags of kohya's programs that training previews of these models leave alone: those of gen_img.py, of ControlNets, of
+// other models, and of musubi-tuner's videos.
+constexpr std::string_view kIdleFlags[] = {"--am", "--c",  "--ci", "--cl", "--cn",   "--ct", "--ctr",
+                                           "--ei", "--f",  "--fs", "--i",  "--nc",   "--nh", "--nl",
+                                           "--nw", "--of", "--oh", "--ow", "--rcfg", "--t"};
 constexpr std::string_view kFlagNames = "--n, --w, --h, --d, --l, --g, --s or --ss", kSpace = " \t\r";
 
 std::string_view trimmed(std::string_view text) {
@@ -46,33 +52,35 @@ size_t next_flag(std::string_view line, size_t from) {
 }
 
 template <class T>
-T number_of(std::string_view word, const PromptFlag& flag, const std::string& where) {
+T number_of(std::string_view word, const PromptFlag& flag, std::string_view key, const std::string& where) {
   T value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   const bool is_read = error == std::errc() && end == word.data() + word.size();
   if constexpr (std::is_same_v<T, uint64_t>)
-    check_usage(is_read, "{}: {}: expected an integer from 0 to {}, found {}", where, flag.name,
+    check_usage(is_read, "{}: {}: expected an integer from 0 to {}, found {}", where, key,
                 std::numeric_limits<uint64_t>::max(), quote(word));
   else
     check_usage(is_read && std::isfinite(double(value)) && double(value) >= flag.min && double(value) <= flag.max,
-                "{}: {}: expected {} from {} to {}, found {}", where, flag.name,
+                "{}: {}: expected {} from {} to {}, found {}", where, key,
                 std::is_integral_v<T> ? "an integer" : "a number", flag.min, flag.max, quote(word));
   return value;
 }
 
-void set(SamplePrompt& prompt, const PromptFlag& flag, std::string_view value) {
+void set(SamplePrompt& prompt, const PromptFlag& flag, std::string_view value, std::string_view key) {
   std::visit(
       [&]<class T>(std::optional<T> P::*member) {
-        check_usage(!(prompt.*member), "{}: {}: is there twice; expected it once", prompt.where, flag.name);
+        check_usage(!(prompt.*member), "{}: {}: is there twice; expected it once", prompt.where, key);
         if constexpr (std::is_same_v<T, std::string>)
           prompt.*member = std::string(value);
         else
-          prompt.*member = number_of<T>(value, flag, prompt.where);
+          prompt.*member = number_of<T>(value, flag, key, prompt.where);
       },
       flag.member);
 }
 
-SamplePrompt parse_line(std::string_view line, std::string where) {
+}  // namespace
+
+SamplePrompt parse_sample_prompt(std::string_view line, std::string where) {
   SamplePrompt prompt{.line = std::string(line), .where = std::move(where), .prompt = {}};
   check_usage(invalid_utf8(line) == std::string_view::npos && line.find('\0') == line.npos,
               "{}: expected a text in UTF-8, found {}", prompt.where, quote(line));
@@ -83,16 +91,23 @@ SamplePrompt parse_line(std::string_view line, std::string where) {
     std::string name(line.substr(at, space - at));
     std::ranges::transform(name, name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
     const auto* flag = std::ranges::find(kFlags, name, &PromptFlag::name);
+    if (std::ranges::find(kIdleFlags, name) != std::end(kIdleFlags)) {
+      prompt.idle.push_back(name);
+      at = end;
+      continue;
+    }
     check_usage(flag != std::end(kFlags), "{}: expected {}, found {}", prompt.where, kFlagNames, quote(name));
     const std::string_view value = trimmed(line.substr(space, end - space));
     check_usage(!value.empty() || name == "--n", "{}: {}: expected a value behind it, found none", prompt.where, name);
-    set(prompt, *flag, value);
+    set(prompt, *flag, value, name);
     at = end;
   }
   return prompt;
 }
 
-}  // namespace
+void set_by_flag(SamplePrompt& prompt, std::string_view flag, std::string_view value, std::string_view key) {
+  set(prompt, *std::ranges::find(kFlags, flag, &PromptFlag::name), value, key);
+}
 
 std::string_view prompt_of(std::string_view line) { return trimmed(line.substr(0, next_flag(line, 0))); }
 
@@ -112,19 +127,17 @@ std::vector<SamplePrompt> parse_sample_prompts(std::string_view text, const std:
     const std::string_view line = trimmed(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.empty() || line.front() == '#') continue;
-    check_usage(prompts.size() < kMostPrompts, "{}: expected at most {} prompts, found more", file, kMostPrompts);
-    prompts.push_back(parse_line(line, fmt::format("{}: line {}", file, number)));
+    check_usage(prompts.size() < kMostSamplePrompts, "{}: expected at most {} prompts, found more", file,
+                kMostSamplePrompts);
+    prompts.push_back(parse_sample_prompt(line, fmt::format("{}: line {}", file, number)));
   }
   check_usage(!prompts.empty(), "{}: expected a prompt a line, found none", file);
   return prompts;
 }
 
 std::vector<SamplePrompt> read_sample_prompts(const std::filesystem::path& file) {
-  const std::string extension = file.extension().string();
-  check_usage(extension != ".toml" && extension != ".json",
-              "--sample-prompts {}: expected a text file with a prompt a line, found one of {}; write each prompt as a "
-              "line with its flags ({})",
-              file.string(), extension, kFlagNames);
+  static constexpr std::string_view kForeign[] = {".toml", ".json", ".yaml", ".yml"};
+  if (std::ranges::find(kForeign, file.extension().string()) != std::end(kForeign)) return read_foreign_samples(file);
   return parse_sample_prompts(read_file(file, kMostBytes), file.string());
 }
 

@@ -11,6 +11,7 @@
 #include "wick/io/quote.h"
 #include "wick/train/foreign/diffusers_words.h"
 #include "wick/train/foreign/optimizers.h"
+#include "wick/train/foreign/samples.h"
 
 namespace wick {
 namespace {
@@ -20,7 +21,9 @@ using Key = ForeignKey;
 constexpr std::string_view kMemory = "changes where weights lie; --memory and --stream-blocks save memory here",
                            kFileNames = "files have kohya's names, which ComfyUI reads",
                            kPartOf = "goes with another key, or with other models",
-                           kSamples = "previews are of --sample-prompts FILE", kTargets = "--targets names modules",
+                           kPreviewFiles = "previews are PNG files", kTargets = "--targets names modules",
+                           kFirst = "previews begin before the first step",
+                           kUnbounded = "it weighs by gamma / SNR without a bound; min_snr_gamma has one",
                            kVideo = "is for videos and sounds";
 
 // All options of a job of ai-toolkit's that Wick knows, by their paths within the process; config.name is the job's.
@@ -184,7 +187,43 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::idle("network.split_multistage_loras", "is for models of several stages"),
                             Key::together("network.transformer_only"),
                             Key::together("network.type"),
+                            Key::setting("meta.author", "metadata_author"),
+                            Key::setting("meta.description", "metadata_description"),
+                            Key::setting("meta.license", "metadata_license"),
+                            Key::setting("meta.name", "metadata_title"),
+                            Key::setting("meta.tags", "metadata_tags"),
                             Key::idle("performance_log_every", kOwnLogs),
+                            Key::idle("sample.adapter_conditioning_scale", kPartOf),
+                            Key::idle("sample.do_cfg_norm", kPartOf),
+                            Key::idle("sample.ext", kPreviewFiles),
+                            Key::idle("sample.extra_values", kPartOf),
+                            Key::idle("sample.format", kPreviewFiles),
+                            Key::idle("sample.fps", kVideo),
+                            Key::together("sample.guidance_scale"),
+                            Key::idle("sample.guidance_rescale", kPartOf),
+                            Key::together("sample.height"),
+                            Key::together("sample.neg"),
+                            Key::idle("sample.network_multiplier", kPartOf),
+                            Key::idle("sample.num_frames", kVideo),
+                            Key::together("sample.prompts"),
+                            Key::idle("sample.refiner_start_at", kPartOf),
+                            Key::together("sample.sample_every"),
+                            Key::idle("sample.sample_start_step", kPartOf),
+                            Key::together("sample.sample_steps"),
+                            Key::together("sample.sampler"),
+                            Key::idle("sample.samples[0].ctrl_idx", kPartOf),
+                            Key::idle("sample.samples[0].ctrl_img", kPartOf),
+                            Key::together("sample.samples[0].guidance_scale"),
+                            Key::together("sample.samples[0].height"),
+                            Key::together("sample.samples[0].neg"),
+                            Key::idle("sample.samples[0].network_multiplier", kPartOf),
+                            Key::together("sample.samples[0].prompt"),
+                            Key::together("sample.samples[0].sample_steps"),
+                            Key::together("sample.samples[0].seed"),
+                            Key::together("sample.samples[0].width"),
+                            Key::together("sample.seed"),
+                            Key::together("sample.walk_seed"),
+                            Key::together("sample.width"),
                             Key::setting("save.dtype", "save_dtype"),
                             Key::idle("save.hf_private", kNoUpload),
                             Key::idle("save.hf_repo_id", kNoUpload),
@@ -218,7 +257,7 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::idle("train.differential_guidance_scale", kPartOf),
                             Key::refused("train.diffusion_feature_extractor_path", "", ""),
                             Key::idle("train.diffusion_feature_extractor_weight", kPartOf),
-                            Key::idle("train.disable_sampling", kSamples),
+                            Key::together("train.disable_sampling"),
                             Key::refused("train.do_batch_noise_correction", "false", ""),
                             Key::refused("train.do_blank_stabilization", "false", ""),
                             Key::refused("train.do_cfg", "false", ""),
@@ -240,7 +279,7 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("train.ema_config.use_feedback", "false", ""),
                             Key::idle("train.embedding_lr", kPartOf),
                             Key::refused("train.force_consistent_noise", "false", ""),
-                            Key::idle("train.force_first_sample", kSamples),
+                            Key::idle("train.force_first_sample", kFirst),
                             Key::refused("train.free_u", "false", ""),
                             Key::together("train.gradient_accumulation"),
                             Key::together("train.gradient_accumulation_steps"),
@@ -265,14 +304,14 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::refused("train.match_adapter_chance", "0.0", ""),
                             Key::refused("train.match_noise_norm", "false", ""),
                             Key::idle("train.max_cfg_scale", kPartOf),
-                            Key::refused("train.max_denoising_steps", "999", ""),
+                            Key::together("train.max_denoising_steps"),
                             Key::setting("train.max_grad_norm", "max_grad_norm"),
                             Key::refused("train.max_loss", "", ""),
                             Key::idle("train.max_loss_debug", kPartOf),
                             Key::idle("train.max_negative_prompts", kPartOf),
                             Key::refused("train.merge_network_on_save", "false", ""),
                             Key::idle("train.merge_network_on_save_strength", kPartOf),
-                            Key::refused("train.min_denoising_steps", "0", ""),
+                            Key::together("train.min_denoising_steps"),
                             Key::together("train.min_snr_gamma"),
                             Key::refused("train.negative_prompt", "", ""),
                             Key::idle("train.next_sample_timesteps", kPartOf),
@@ -314,12 +353,12 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::idle("train.sdp", kFused),
                             Key::refused("train.short_and_long_captions", "false", ""),
                             Key::idle("train.short_and_long_captions_encoder_split", kPartOf),
-                            Key::idle("train.show_turbo_outputs", kSamples),
+                            Key::idle("train.show_turbo_outputs", kPartOf),
                             Key::idle("train.signal_amplification_strength", kPartOf),
                             Key::idle("train.signal_correction_noise_scale", kPartOf),
                             Key::refused("train.single_item_batching", "false", ""),
-                            Key::idle("train.skip_first_sample", kSamples),
-                            Key::refused("train.snr_gamma", "", ""),
+                            Key::idle("train.skip_first_sample", kFirst),
+                            Key::refused("train.snr_gamma", "0", kUnbounded),
                             Key::refused("train.standardize_images", "false", ""),
                             Key::refused("train.standardize_latents", "false", ""),
                             Key::refused("train.start_step", "", ""),
@@ -346,11 +385,11 @@ constexpr Key kJobKeys[] = {Key::together("config.name"),
                             Key::setting("trigger_word", "trigger_word"),
                             Key::together("type")};
 
-// Parts of a job that mean nothing here as a whole.
+// Parts of a job of which what has no row means nothing here.
 struct IdlePart {
   std::string_view prefix, why;
 };
-constexpr IdlePart kIdleParts[] = {{"sample.", kSamples}, {"logging.", kOwnLogs}, {"meta.", kToldByFile}};
+constexpr IdlePart kIdleParts[] = {{"logging.", kOwnLogs}, {"meta.", "Wick's files have no such field"}};
 
 // Parts that Wick cannot honour.
 constexpr std::string_view kRefusedParts[] = {"adapter.",
@@ -395,6 +434,8 @@ class AiToolkitReader : private ForeignReader {
     attempt([&] { settle_loss(); });
     attempt([&] { settle_times(); });
     settle_folders("datasets");
+    attempt([&] { settle_range(); });
+    attempt([&] { settle_samples(); });
     return finish();
   }
 
@@ -449,7 +490,8 @@ class AiToolkitReader : private ForeignReader {
   void read_parts() {
     for (const std::string& key : keys()) {
       for (const IdlePart& part : kIdleParts)
-        if (key.starts_with(part.prefix)) drop(key, std::string(part.why));
+        if (key.starts_with(part.prefix) && std::ranges::find(kJobKeys, key, &Key::key) == std::end(kJobKeys))
+          drop(key, std::string(part.why));
       for (const std::string_view part : kRefusedParts)
         if (key.starts_with(part) && has(key) && key != "train.lr_scheduler_params.num_warmup_steps")
           attempt([&] { refuse(key, "Wick has no such setting; leave it out"); });
@@ -723,9 +765,13 @@ class AiToolkitReader : private ForeignReader {
       set("lr_schedule", "constant", "train.lr_scheduler");
       return set("warmup", text("train.lr_scheduler_params.num_warmup_steps", "1000"), "train.lr_scheduler");
     }
-    if (name != "constant" && name != "cosine")
-      refuse_value("train.lr_scheduler", "constant, constant_with_warmup or cosine", name);
-    set("lr_schedule", name, "train.lr_scheduler");
+    if (name == "linear")
+      refuse("train.lr_scheduler",
+             "linear climbs there from a third of the rate to all of it; Wick has no such schedule");
+    if (name != "constant" && name != "cosine" && name != "cosine_with_restarts")
+      refuse_value("train.lr_scheduler", "constant, constant_with_warmup, cosine or cosine_with_restarts", name);
+    // Restarts come after all of the steps there.
+    set("lr_schedule", name == "constant" ? name : "cosine", "train.lr_scheduler");
   }
 
   void settle_average() {
@@ -767,6 +813,52 @@ class AiToolkitReader : private ForeignReader {
       set("timestep_shift", "auto", key);
     } else {
       refuse_value(key, "sigmoid, linear or shift", type);
+    }
+  }
+
+  // Indices from min_denoising_steps to below max_denoising_steps, from noise downwards, with DDPM without those two
+  // (process_general_training_batch() of BaseSDTrainProcess.py).
+  void settle_range() {
+    constexpr double kSteps = 1000;
+    static constexpr const char *kLeast = "train.min_denoising_steps", *kMost = "train.max_denoising_steps";
+    const double least = std::max(number(kLeast, 0), 0.0), most = std::min(number(kMost, kSteps - 1), kSteps - 1);
+    const char* key = has(kMost) ? kMost : kLeast;
+    const double begin = kSteps - most, end = kSteps - least;
+    const bool is_ddpm = model_ == JobModel::sdxl;
+    if (!(least <= most) || (is_ddpm && most > least && most - least <= 2))
+      refuse_value(key, "more than two steps between them", fmt::format("{} to {}", least, most));
+    const auto bound = [&](double from, double to) {
+      set("min_timestep", fmt::format("{}", from), kMost);
+      set("max_timestep", fmt::format("{}", to), kLeast);
+    };
+    if (is_ddpm) return least == most ? bound(end - 1, end - 1) : bound(begin + 1, end - 1);
+    if (least == 0 && most == kSteps - 1) return;
+    if (config_.timesteps != TimestepKind::uniform)
+      refuse(key, "with timestep_type: sigmoid it takes a share of the times drawn; linear and shift have a range");
+    bound(begin, end);
+    set("timestep_range", "drawn", key);
+  }
+
+  // Previews read the job itself (foreign/samples.h).
+  void settle_samples() {
+    std::vector<std::string> all;
+    bool has_prompt = false;
+    for (const std::string& key : keys()) {
+      if (!key.starts_with("sample.") || !has(key)) continue;
+      all.push_back(key);
+      has_prompt = has_prompt || key == "sample.prompts" || key.ends_with("].prompt");
+    }
+    const bool is_off = is_set("train.disable_sampling");
+    if (is_off || !has_prompt) {
+      for (const std::string& key : all) drop(key, is_off ? "disable_sampling is set" : "there are no prompts");
+      return;
+    }
+    for (const std::string& key : all) set("sample_prompts", file(), key);
+    set("sample_every", text("sample.sample_every", "100"), "sample.sample_every");
+    try {
+      read_foreign_samples(file());
+    } catch (const Error& error) {
+      refuse("", error.what());
     }
   }
 

@@ -11,6 +11,7 @@
 #include "wick/io/quote.h"
 #include "wick/train/foreign/diffusers_words.h"
 #include "wick/train/foreign/optimizers.h"
+#include "wick/train/foreign/samples.h"
 #include "wick/train/foreign/table.h"
 #include "wick/train/optimizer.h"
 
@@ -18,8 +19,7 @@ namespace wick {
 namespace {
 
 constexpr std::string_view kOffloads = "changes where weights lie; --memory and --stream-blocks save memory here",
-                           kGpus = "--gpus names devices", kPreviews = "previews are of --sample-prompts FILE",
-                           kBackups = "a run keeps its state; --resume goes on with it",
+                           kGpus = "--gpus names devices", kBackups = "a run keeps its state; --resume goes on with it",
                            kWithOther = "goes with another key, or with other models", kOfTheFile = "is of the file",
                            kTextDtype = "all frozen weights have train_dtype",
                            kAllFolders = "folders within a folder are read, unless there are several concepts";
@@ -157,14 +157,14 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::together("mae_strength"),
     ForeignKey::refused("masked_prior_preservation_weight", "0.0", ""),
     ForeignKey::together("masked_training"),
-    ForeignKey::refused("max_noising_strength", "1.0", ""),
-    ForeignKey::refused("min_noising_strength", "0.0", ""),
+    ForeignKey::together("max_noising_strength"),
+    ForeignKey::together("min_noising_strength"),
     ForeignKey::together("model_type"),
     ForeignKey::together("mse_strength"),
     ForeignKey::idle("multi_gpu", kGpus),
     ForeignKey::together("noising_bias"),
     ForeignKey::together("noising_weight"),
-    ForeignKey::idle("non_ema_sampling", kPreviews),
+    ForeignKey::idle("non_ema_sampling", "previews are of the weights that are saved"),
     ForeignKey::refused("normalize_masked_area_loss", "false", ""),
     ForeignKey::idle("offline_mode", kOwnLoading),
     ForeignKey::setting("offset_noise_weight", "noise_offset"),
@@ -220,13 +220,14 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::together("resolution"),
     ForeignKey::idle("rolling_backup", kBackups),
     ForeignKey::idle("rolling_backup_count", kBackups),
-    ForeignKey::idle("sample_after", kPreviews),
-    ForeignKey::idle("sample_after_unit", kPreviews),
-    ForeignKey::idle("sample_audio_format", kPreviews),
-    ForeignKey::idle("sample_definition_file_name", kPreviews),
-    ForeignKey::idle("sample_image_format", kPreviews),
-    ForeignKey::idle("sample_skip_first", kPreviews),
-    ForeignKey::idle("sample_video_format", kPreviews),
+    ForeignKey::together("sample_after"),
+    ForeignKey::together("sample_after_unit"),
+    ForeignKey::idle("sample_audio_format", "previews are PNG files"),
+    ForeignKey::together("sample_definition_file_name"),
+    ForeignKey::idle("sample_image_format", "previews are PNG files"),
+    ForeignKey::idle("sample_skip_first", "previews begin before the first step"),
+    ForeignKey::idle("sample_video_format", "previews are PNG files"),
+    ForeignKey::together("samples"),
     ForeignKey::idle("samples_to_tensorboard", kOwnLogs),
     ForeignKey::together("save_every"),
     ForeignKey::together("save_every_unit"),
@@ -322,9 +323,9 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::together("unmasked_weight"),
     ForeignKey::setting("vae.model_name", "vae"),
     ForeignKey::idle("vae.weight_dtype", kTextDtype),
-    ForeignKey::idle("validate_after", kPreviews),
-    ForeignKey::idle("validate_after_unit", kPreviews),
-    ForeignKey::idle("validation", kPreviews),
+    ForeignKey::idle("validate_after", "--val names pictures that are held back"),
+    ForeignKey::idle("validate_after_unit", "--val names pictures that are held back"),
+    ForeignKey::idle("validation", "--val names pictures that are held back"),
     ForeignKey::idle("vb_loss_strength", kWithOther),
     ForeignKey::together("workspace_dir")};
 
@@ -332,7 +333,6 @@ constexpr ForeignKey kTrainerKeys[] = {
 constexpr std::string_view kUnusedParts[] = {"optimizer_defaults.",
                                              "cloud.",
                                              "secrets.",
-                                             "samples[",
                                              "prior.",
                                              "effnet_encoder.",
                                              "decoder.",
@@ -383,8 +383,10 @@ class OneTrainerReader : private ForeignReader {
     attempt([&] { settle_precision(); });
     attempt([&] { settle_loss(); });
     attempt([&] { settle_times(); });
+    attempt([&] { settle_range(); });
     attempt([&] { settle_saves(); });
     settle_folders("concepts");
+    attempt([&] { settle_samples(); });
     return finish();
   }
 
@@ -402,7 +404,10 @@ class OneTrainerReader : private ForeignReader {
 
   void add_all() {
     for (const auto& [key, value] : tree_.items())
-      if (key != "concepts") add_tree(key, value);
+      if (key == "samples")
+        add(key, value.is_array() && !value.empty() ? Json("of this file") : Json());
+      else if (key != "concepts")
+        add_tree(key, value);
     const Json concepts = this->concepts();
     if (!concepts.is_array()) return;
     for (const Json& concept_ : concepts) {
@@ -843,6 +848,56 @@ class OneTrainerReader : private ForeignReader {
     if (is_dynamic) return set("timestep_shift", "auto", shift_key);
     set("timestep_mean", fmt::format("{}", bias + std::log(shift)), "noising_bias");
     claim(shift_key, "timestep_mean");
+  }
+
+  // Times are scaled into the range before their shift.
+  void settle_range() {
+    constexpr double kSteps = 1000;
+    static constexpr const char *kLeast = "min_noising_strength", *kMost = "max_noising_strength";
+    const double least = number(kLeast, 0), most = number(kMost, 1);
+    if (least == 0 && most == 1) return;
+    if (!(0 <= least && least <= most && most <= 1 && least < 1))
+      refuse_value(has(kLeast) ? kLeast : kMost, "shares of the noise from 0 to 1",
+                   fmt::format("{} to {}", least, most));
+    set("min_timestep", fmt::format("{}", std::floor(kSteps * least)), kLeast);
+    set("max_timestep", fmt::format("{}", std::floor(kSteps * most)), kMost);
+    if (model_ == Model::sdxl) return;
+    set("timestep_range", "drawn", has(kLeast) ? kLeast : kMost);
+    if (config_.timesteps != TimestepKind::logit_normal || config_.timestep_mean == "auto") return;
+    set("timestep_mean", fmt::format("{}", number("noising_bias", 0)), "noising_bias");
+    set("timestep_shift", fmt::format("{}", number("timestep_shift", 1)), "timestep_shift");
+  }
+
+  // Previews read the file that has them (foreign/samples.h).
+  void settle_samples() {
+    static constexpr const char *kFile = "sample_definition_file_name", *kUnit = "sample_after_unit";
+    const std::string unit = text(kUnit, "MINUTE"), after = text("sample_after", "10"),
+                      named = text(kFile, "training_samples/samples.json");
+    std::error_code ignored;
+    const bool has_own = has("samples"), is_there = has_own || std::filesystem::exists(named, ignored);
+    if (unit == "NEVER" || !is_there) {
+      const char* why = unit == "NEVER" ? "there are no previews" : "there is no file of samples";
+      for (const char* key : {"samples", kFile, "sample_after", kUnit})
+        if (has(key)) drop(key, why);
+      return;
+    }
+    const char* key = has_own ? "samples" : kFile;
+    if (has_own && has(kFile)) drop(kFile, "samples wins");
+    set("sample_prompts", has_own ? file() : named, key);
+    for (const char* of_time : {"sample_after", kUnit})
+      if (has(of_time)) claim(of_time, unit == "EPOCH" ? "sample_every_epochs" : "sample_every");
+    if (unit == "STEP" || unit == "EPOCH")
+      set(unit == "STEP" ? "sample_every" : "sample_every_epochs", after, "sample_after");
+    else if (unit == "ALWAYS")
+      set("sample_every", "1", kUnit);
+    else
+      remark(fmt::format("sample_after: Wick has previews by steps or epochs; found {} {}, so they come with saves.",
+                         after, printable(unit)));
+    try {
+      read_foreign_samples(config_.sample_prompts);
+    } catch (const Error& error) {
+      refuse(key, error.what());
+    }
   }
 
   void settle_saves() {

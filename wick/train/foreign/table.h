@@ -39,8 +39,8 @@ struct ForeignKey {
 // Why keys that many programs have mean nothing here.
 inline constexpr std::string_view kOwnLogs = "a run writes TensorBoard's files and metrics.jsonl",
                                   kOwnLoading = "Wick reads and moves data in its own way",
-                                  kNoUpload = "Wick uploads nothing", kToldByFile = "the file tells the run's settings",
-                                  kFused = "attention is always fused", kCompiled = "kernels are compiled ahead";
+                                  kNoUpload = "Wick uploads nothing", kFused = "attention is always fused",
+                                  kCompiled = "kernels are compiled ahead";
 
 class ForeignReader {
  protected:
