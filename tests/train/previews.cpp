@@ -415,7 +415,7 @@ TEST_F(PreviewRun, WhatTheModelLacksIsOneLine) {
   expect_one_line(train("out", {"--sample-prompts", kGolden.string()}), {"--sample-prompts"});
   write_plain(folder_ / "p.toml", "x");
   expect_one_line(train("out", {"--sample-prompts", (folder_ / "p.toml").string()}),
-                  {"p.toml", "a text file", ".toml"});
+                  {"--sample-prompts", "p.toml: line 1"});
   expect_one_line(
       train("out", {"--sample-prompts", (folder_ / "p.txt").string(), "--train", "vae", "--lora-dropout", "0"}),
       {"--train vae"});
