@@ -111,5 +111,60 @@ TEST_F(OptionFiles, FilesThatAreNotReadAreNamed) {
   expect_parts(run.err, {"s.json", "SimpleTuner"});
 }
 
+std::string times(size_t count, std::string_view text) {
+  std::string all;
+  for (size_t i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+// A file that no program writes, and words of the one line.
+struct HostileFile {
+  const char* name;
+  std::string text;
+  std::vector<std::string> words;
+};
+
+const std::vector<HostileFile>& hostile_files() {
+  static const std::string deep = times(300'000, "["), rubbish("\x00\xff\x80\x1f", 4),
+                           json = R"({"training_method": "LORA", "model_type": )", yaml = "job: extension\nconfig: ";
+  static const std::vector<HostileFile> all = {
+      {"cut.toml", "train_data_dir = 'd", {"line 1"}},
+      {"deep.toml", "a = " + deep, {"line 1", "256"}},
+      {"parts.toml", "x = 'a.b.c.d.e.f.g.h.i.j'\na" + times(300'000, ".a") + " = 1", {"line 2", "at most 8 parts"}},
+      {"header.toml", "[a" + times(150'000, " . \"a\"") + "]", {"line 1", "at most 8 parts"}},
+      {"twice.toml", "network_dim = 8\nnetwork_dim = 4\n", {"line 2", "network_dim"}},
+      {"rubbish.toml", rubbish, {"line 1"}},
+      {"long.toml", times(1 << 19, "# x"), {"1048576 bytes"}},
+      {"empty.json", "", {"not valid JSON"}},
+      {"cut.json", json, {"not valid JSON"}},
+      {"deep.json", json + deep, {"nested more than 100 deep"}},
+      {"large.json", json + "1e400}", {"not valid JSON", "1e400"}},
+      {"nan.json", json + "NaN}", {"not valid JSON"}},
+      {"twice.json", json + "1, \"model_type\": 2}", {"\"model_type\" stands twice"}},
+      {"list.json", "[]", {"expected an object of options"}},
+      {"rubbish.json", rubbish, {"not valid JSON"}},
+      {"empty.yaml", "", {"found nothing"}},
+      {"cut.yaml", yaml + "{name: x, process: [", {"line 3"}},
+      {"deep.yaml", yaml + deep, {"at most 100 levels"}},
+      {"laughs.yaml", "a: &a [x, x]\nb: &b [*a, *a]\n" + yaml + "[*b, *b]\n", {"line 2", "no aliases"}},
+      {"tag.yaml", "job: !!python/object/apply:os.system [x]\nconfig: 1\n", {"line 1", "no tags"}},
+      {"twice.yaml", yaml + "1\njob: train\n", {"line 3", "job: expected it once"}},
+      {"two.yaml", yaml + "1\n---\na: 1\n", {"expected one document"}},
+      {"type.yaml", yaml + ".nan\n", {"config.process: expected a list of one process"}},
+      {"rubbish.yaml", rubbish, {"line 1"}}};
+  return all;
+}
+
+TEST_F(OptionFiles, HostileFilesEndInOneLine) {
+  for (const HostileFile& file : hostile_files())
+    for (const char* flag : {"--config", "--explain-config"}) {
+      const Outcome run = run_wick(fmt::format("train {} '{}'", flag, write(file.name, file.text)));
+      EXPECT_TRUE(run.code == 1 || run.code == 2) << file.name << ": " << run.code;
+      EXPECT_EQ(std::ranges::count(run.err, '\n'), 1) << file.name << ": " << run.err;
+      expect_parts(run.err, {file.name});
+      for (const std::string& word : file.words) expect_parts(run.err, {word});
+    }
+}
+
 }  // namespace
 }  // namespace wick

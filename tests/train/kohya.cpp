@@ -443,5 +443,27 @@ TEST(Presets, ComeBeforeAllElse) {
   EXPECT_EQ(to_toml(again), to_toml(c));
 }
 
+// The GUI writes a file of prompts beside each run, often an empty one, and the scripts draw nothing unless told when.
+TEST_F(KohyaTest, PromptsAreDrawnWhenTheScriptsWouldDrawThem) {
+  const fs::path prompts = folder_ / "prompt.txt";
+  write_plain(prompts, "");
+  const std::string file = fmt::format("sample_prompts = '{}'\n", prompts.string()),
+                    often = "sample_every_n_steps = 5\n";
+  EXPECT_TRUE(config(file).sample_prompts.empty());
+  EXPECT_TRUE(config(file + often).sample_prompts.empty());
+  EXPECT_EQ(config(file + often).sample_every, 0);
+  write_plain(prompts, "a fox\n");
+  EXPECT_TRUE(config(file).sample_prompts.empty()) << "never";
+  EXPECT_EQ(config(file + often).sample_prompts, prompts.string());
+  EXPECT_EQ(config(file + often).sample_every, 5);
+}
+
+// docs/sdxl_train_network.md of sd-scripts has them; no parser of its has.
+TEST_F(KohyaTest, RatesThatTheScriptsLeaveAloneAreLeftAlone) {
+  const ForeignConfig read = this->read(kLeast + "learning_rate = 1e-4\ntext_encoder_lr1 = 1e-5\n");
+  EXPECT_EQ(toml_of(read.config, "lr"), "0.0001");
+  EXPECT_EQ(told(read, "text_encoder_lr1"), "idle: kohya's scripts leave it alone; text_encoder_lr is a list");
+}
+
 }  // namespace
 }  // namespace wick

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,6 +66,37 @@ std::string dataset_tables(const toml::table& table, const std::string& source) 
   return text.str();
 }
 
+constexpr size_t kMaxKeyParts = 8;
+
+// Behind the string, of one line or more, that begins at a quotation mark.
+size_t end_of_string(std::string_view text, size_t at) {
+  const char mark = text[at];
+  const size_t marks = text.substr(at).starts_with(std::string(3, mark)) ? 3 : 1;
+  const std::string fence(marks, mark);
+  for (at += marks; at < text.size() && !text.substr(at).starts_with(fence); ++at) {
+    if (marks == 1 && text[at] == '\n') break;
+    if (mark == '"' && text[at] == '\\') ++at;
+  }
+  return std::min(at + marks, text.size());
+}
+
+// toml++ nests a table for each part of a dotted key and takes tables down by recursion: too many parts would exhaust
+// the stack.
+void check_keys(std::string_view text, const std::string& source) {
+  size_t dots = 0, line = 1;
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    const char c = text[at];
+    end = c == '"' || c == '\'' ? end_of_string(text, at)
+          : c == '#'            ? std::min(text.find('\n', at), text.size())
+                                : at + 1;
+    if (c == '.') ++dots;
+    if (std::string_view("=,[]{}\n").find(c) != std::string_view::npos) dots = 0;
+    check_usage(dots < kMaxKeyParts, "{}: line {}: expected a key of at most {} parts with dots between", source, line,
+                kMaxKeyParts);
+    line += size_t(std::ranges::count(text.substr(at, end - at), '\n'));
+  }
+}
+
 }  // namespace
 
 toml::table parse_toml(const std::filesystem::path& file) {
@@ -72,6 +104,7 @@ toml::table parse_toml(const std::filesystem::path& file) {
 }
 
 toml::table parse_toml(const std::string& text, const std::string& source) {
+  check_keys(text, source);
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& e) {

@@ -26,7 +26,8 @@ constexpr std::string_view kAlways = "always so", kFactors = "factors are in f32
                            kOwnState = "--resume goes on with any run", kDeepSpeed = "is for DeepSpeed",
                            kWhole = "is for whole models", kItself = "names option files",
                            kOfGui = "of kohya's GUI; the scripts leave it alone",
-                           kLeftAlone = "kohya's scripts leave it alone", kNoField = "Wick's files have no such field";
+                           kLeftAlone = "kohya's scripts leave it alone", kNoField = "Wick's files have no such field",
+                           kTwoRates = "kohya's scripts leave it alone; text_encoder_lr is a list";
 
 // All options of kohya's scripts that Wick knows.
 constexpr Key kKeys[] = {
@@ -236,8 +237,8 @@ constexpr Key kKeys[] = {
     Key::unless_zero("t5xxl_max_token_length"),
     Key::idle("text_encoder_batch_size", kOwnLoading),
     Key::together("text_encoder_lr"),
-    Key::together("text_encoder_lr1"),
-    Key::together("text_encoder_lr2"),
+    Key::idle("text_encoder_lr1", kTwoRates),
+    Key::idle("text_encoder_lr2", kTwoRates),
     Key::together("timestep_sampling"),
     Key::refused("token_warmup_min", "1", ""),
     Key::refused("token_warmup_step", "0", ""),
@@ -371,6 +372,7 @@ class KohyaReader : private ForeignReader {
     for (const KohyaModelKey& row : kOfModels)
       if (has(row.key) && (row.models & int(model_)) == 0)
         drop(std::string(row.key), fmt::format("is for {}", in_words(row.models)));
+    attempt([&] { settle_previews(); });
     read_table();
     attempt([&] { settle_data(); });
     attempt([&] { settle_network(); });
@@ -441,6 +443,19 @@ class KohyaReader : private ForeignReader {
     if (is_for_sdxl && model_ != KohyaModel::sdxl)
       refuse("network_module", fmt::format("{} is for SDXL, and other keys are for {}; expected networks.lora_{}",
                                            module, name_of_model(model_), model_ == KohyaModel::flux ? "flux" : "sd3"));
+  }
+
+  // As sample_images_common() of train_util.py has it. The GUI writes a file of prompts for each run, often without
+  // any.
+  void settle_previews() {
+    if (!has("sample_prompts")) return;
+    constexpr const char* kWhen[] = {"sample_every_n_steps", "sample_every_n_epochs"};
+    if (!is_set("sample_at_first") && std::ranges::all_of(kWhen, [&](const char* key) { return number(key, 0) == 0; }))
+      return drop("sample_prompts", "kohya's scripts draw none without sample_every_n_steps or sample_every_n_epochs");
+    std::error_code ignored;
+    if (std::filesystem::file_size(text("sample_prompts", ""), ignored) != 0) return;
+    for (const char* key : {"sample_prompts", kWhen[0], kWhen[1]})
+      if (has(key)) drop(key, "the file of prompts is empty");
   }
 
   void settle_data() {
@@ -680,8 +695,6 @@ class KohyaReader : private ForeignReader {
   void add_text_targets(std::vector<std::string>& targets) {
     std::vector<std::string> rates;
     if (has("text_encoder_lr")) rates = words("text_encoder_lr");
-    for (const char* key : {"text_encoder_lr1", "text_encoder_lr2"})
-      if (has(key)) rates.push_back(text(key, ""));
     const bool has_one = network_.family == NetworkFamily::lora || network_.family == NetworkFamily::lycoris;
     if (has_one && rates.size() > 1) {
       rates.resize(1);
@@ -698,7 +711,7 @@ class KohyaReader : private ForeignReader {
       targets.push_back(k < clips ? encoder + modules_.text_modules : encoder);
       if (*value != config_.lr.value) config_.lr.others.push_back({encoder, *value});
     }
-    for (const char* key : {"text_encoder_lr", "text_encoder_lr1", "text_encoder_lr2"}) claim(key, "lr");
+    claim("text_encoder_lr", "lr");
   }
 
   // A ratio of 0 is none, so that the one of all counts. LyCORIS' is of lora_up alone.
