@@ -9,7 +9,7 @@ each, starts one step of it, and compares the settings of the run's config.toml 
 along, are compared as the explanation has them. A file for a model that Wick has not must end in one line.
 
 Each row has the keys that are honoured, without meaning and refused; what the run did; and the settings that differ. --table FILE names
-tests/train/option_values.cpp, which has to have each key and value of a file.
+tests/train/option_values.txt, which has to have each key and value of a file.
 """
 
 import argparse
@@ -69,29 +69,31 @@ def same(ours, theirs):
     return plain(ours) == plain(theirs)
 
 
-def defaults_of(wick, folder):
-    """A run's config.toml says nothing of some settings; these stand there then."""
-    return {"quantize": "none", "targets": [], "adapter": "lora", "stream_blocks": "0"}
+UNSAID = {"quantize": "none", "targets": [], "adapter": "lora", "stream_blocks": "0", "conv_alpha": 0}  # where a run's config.toml says nothing
 
 
-def differences(config, told, wanted, wick):
-    found = {}
+def differences(config, told, wanted):
+    """Of all settings after a start, and of those that the explanation tells without one; and how many were compared."""
+    found, compared = [], 0
     for setting, theirs in wanted.items():
-        ours = told.get(setting, config.get(setting)) if setting in EXPLAINED else config.get(setting, told.get(setting, defaults_of(wick, None).get(setting)))
+        ours = told.get(setting, config.get(setting)) if setting in EXPLAINED or not config else config.get(setting, told.get(setting, UNSAID.get(setting)))
+        if ours is None and not config:
+            continue
+        compared += 1
         if not same(ours, theirs):
-            found[setting] = f"{setting}: theirs {theirs}, ours {ours}"
-    return list(found.values())
+            found.append(f"{setting}: theirs {theirs}, ours {ours}")
+    return found, compared
 
 
-def check(wick, file, values, work):
+def check(wick, file, values, work, starts):
     explanation = run(wick, "train", "--explain-config", file.path)
     rows = explained(explanation.stdout)
     output = work / "run"
     shutil.rmtree(output, ignore_errors=True)
     flags = [word for key, value in FLAGS.items() for word in ("--" + key.replace("_", "-"), value)]
-    started = run(wick, "train", "--config", file.path, *flags, "--device", "cpu", "--output", output)
+    started = run(wick, "train", "--config", file.path, *flags, "--device", "cpu", "--output", output) if starts else explanation
     lines = [l for l in started.stderr.splitlines() if l.startswith("wick: ")]
-    row = dict(trainer=file.trainer, name=file.name, family=file.family, starts=started.returncode == 0, code=started.returncode,
+    row = dict(path=file.path, starts_at_all=starts, trainer=file.trainer, name=file.name, family=file.family, starts=started.returncode == 0, code=started.returncode,
                line=lines[0].removeprefix("wick: ").replace(str(file.path), file.path.name) if lines else "", lines=len(lines), rows=rows,
                uses=Counter("refused" if told.startswith("refused") else "idle" if told.startswith("without meaning") else "empty" if told.startswith("as if") else "honoured"
                             for _, _, told in rows),
@@ -100,15 +102,14 @@ def check(wick, file, values, work):
     if values is not None and rows:
         config = tomllib.loads((output / "config.toml").read_text()) if (output / "config.toml").exists() else {}
         wanted = option_values.SETTINGS[file.trainer](values, file.family)
-        row["compared"] = len(wanted)
-        row["differs"] = differences(config, told_settings(rows), wanted, wick) if config else []
+        row["differs"], row["compared"] = differences(config, told_settings(rows), wanted)
     return row
 
 
 def say(row):
     uses = row["uses"]
     if not row["family"]:
-        good = not row["starts"] and row["code"] in (1, 2) and row["lines"] == 1
+        good = row["refused"] or row["faults"] if row["code"] == 0 and row["keys"] and not row["starts_at_all"] else not row["starts"] and row["code"] in (1, 2) and row["lines"] == 1
         return print(f"| {row['name']} | not a model of Wick's | {'one line' if good else 'FAULT: code %d, %d lines' % (row['code'], row['lines'])} | {row['line'][:150]} |", flush=True)
     print(f"| {row['name']} | {uses['honoured']} honoured, {uses['empty']} empty, {uses['idle']} without meaning, {uses['refused']} refused | "
           f"{'starts' if row['starts'] else 'does not start'} | {row.get('compared', 0)} compared, {len(row['differs'])} differ |", flush=True)
@@ -133,19 +134,52 @@ def writers(args):
     return [w for w in found if w]
 
 
-def in_table(rows, table):
-    """Each key and value of a file has a row of the test's table."""
-    text, missing = table.read_text(), set()
+def tree_of(path):
+    if path.suffix == ".toml":
+        found = {}
+        for key, value in tomllib.loads(path.read_text()).items():  # tables are laid flat
+            found |= value if isinstance(value, dict) else {key: value}
+        return found
+    if path.suffix == ".json":
+        found = json.loads(path.read_text())
+        return found | {"concepts": json.loads(Path(found["concept_file_name"]).read_text())}
+    job = option_writers.ai_toolkit_yaml(path)
+    return job["config"]["process"][0] | {"job": job["job"], "config": {"name": job["config"]["name"]}, "meta": job.get("meta", {})}
+
+
+def table_rows(rows):
+    """(trainer and model, "key = value in JSON") of each key that a file's explanation has, without places and prompts."""
+    found = {}
     for row in rows:
-        for key, value, _ in row["rows"] if row["family"] else []:
-            if not is_place(key, value) and json.dumps(f"{row['trainer']}: {key} = {value}", ensure_ascii=False) not in text:
-                missing.add(f"{row['trainer']}: {key} = {value}")
-    return sorted(missing)
+        if not row["family"] or row["path"].suffix == ".sh":
+            continue
+        tree = tree_of(row["path"])
+        for key, _, _ in row["rows"]:
+            at = tree
+            for part in key.split(".") if row["trainer"] != "kohya's scripts" else [key]:
+                name, _, index = part.partition("[")
+                at = at[name] if not index else at[name][int(index[:-1])]
+            if not is_place(key, json.dumps(at)):
+                found[f"{row['trainer']}, {row['family']}", f"{key} = {json.dumps(at)}"] = None
+    return sorted(found)
 
 
 def is_place(key, value):
     """Paths of this run, and texts, which are no settings."""
-    return "/" in value or re.search(r"prompt|neg$|comment|description|token$", key) is not None
+    return "/" in value or len(value) > 300 or re.search(r"prompt|neg$|comment|description|token$|_name$|^name$|\.name$|file_name", key) is not None
+
+
+def in_table(rows, table, is_to_be_written):
+    """The rows that the table lacks, for any model; each line of it is "trainer, model | key = value | what becomes of it"."""
+    trainer = lambda row: (row[0].partition(",")[0], row[1])
+    lines = [line.split(" | ", 2) for line in table.read_text().splitlines()] if table.exists() else []
+    there = {trainer(line) for line in lines}
+    missing = [row for row in table_rows(rows) if trainer(row) not in there]
+    if not is_to_be_written:
+        return missing
+    first = {trainer(row): [*row, ""] for row in reversed(missing)}  # of one model
+    table.write_text("".join(" | ".join(line) + "\n" for line in sorted([*lines, *first.values()])))
+    return []
 
 
 def main():
@@ -158,7 +192,9 @@ def main():
     parser.add_argument("--node", type=Path, help="node 22.7 or later, for ai-toolkit's page")
     parser.add_argument("--only", default="", help="files with this word in their names")
     parser.add_argument("--work", type=Path, help="folder to keep what is made [a temporary one]")
-    parser.add_argument("--table", type=Path, help="tests/train/option_values.cpp, to see whether it has each key and value")
+    parser.add_argument("--table", type=Path, help="tests/train/option_values.txt, to see whether it has each key and value")
+    parser.add_argument("--write-table", action="store_true", help="add those that it lacks; the test writes what becomes of them with WICK_WRITE_DOCS=1")
+    parser.add_argument("--no-start", action="store_true", help="only explain the files")
     parser.add_argument("--json", type=Path, help="the rows as JSON")
     args = parser.parse_args()
     work = (args.work or Path(tempfile.mkdtemp())).resolve()
@@ -169,15 +205,15 @@ def main():
     for writer in writers(args):
         for file in writer.files(place):
             if args.only in file.name:
-                rows.append(check(args.wick.resolve(), file, writer.values(file) if file.family else None, work))
+                rows.append(check(args.wick.resolve(), file, writer.values(file) if file.family else None, work, not args.no_start))
                 say(rows[-1])
     ours = [r for r in rows if r["family"]]
     print(f"{len(rows)} files; {len(ours)} of Wick's models, {sum(r['starts'] for r in ours)} of them start, {sum(bool(r['differs']) for r in ours)} with settings that differ")
-    missing = in_table(rows, args.table) if args.table else []
-    for text in missing:
-        print(f"not in {args.table.name}: {text}")
+    missing = in_table(rows, args.table, args.write_table) if args.table else []
+    for row in missing:
+        print(f"not in {args.table.name}: {' | '.join(row)}")
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+        args.json.write_text(json.dumps(rows, indent=1, default=str) + "\n")
     if not args.work:
         shutil.rmtree(work)
     return any(r["differs"] or not r["starts"] for r in ours) or any(r["starts"] or r["lines"] != 1 for r in rows if not r["family"]) or bool(missing)

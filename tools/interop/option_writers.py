@@ -2,8 +2,8 @@
 
 A writer is a class with `trainer` (as `wick train --explain-config` names it), a constructor that imports the program, which raises Absent
 with a reason where it is not there, files(place) -> OptionFile..., and values(file) -> {key: value} with the program's defaults.
-Nothing is replaced in a file but the places of models, pictures and outputs (`Place`); of notebooks and pages that ask, `choices` name what is
-chosen there.
+Nothing is replaced in a file but the places of models, pictures and outputs (`Place`), the resolution of data sets' files and the sizes in prompts'
+files, for a CPU; of notebooks and pages that ask, `choices` name what is chosen there.
 """
 
 import argparse
@@ -64,6 +64,11 @@ def standing_in(folder):
             yield
     finally:
         os.chdir(before)
+
+
+def small(data):
+    """A data set's TOML with a resolution for a CPU, which no flag wins over."""
+    return re.sub(r"^(\s*)resolution = .*", r"\1resolution = 128", re.sub(r"^(\s*)(min_bucket_reso) = .*", r"\1\2 = 64", data, flags=re.M), flags=re.M)
 
 
 def needs(folder, flag):
@@ -158,7 +163,7 @@ class SdScripts:
                     continue
                 folder = place.folder()
                 dataset = folder / "dataset.toml"
-                dataset.write_text(re.sub(r"image_dir = .*", f"image_dir = '{place.pictures / '1_style'}'", data))
+                dataset.write_text(small(re.sub(r"image_dir = .*", f"image_dir = '{place.pictures / '1_style'}'", data)))
                 path = folder / f"docs-{family}-{k + 1}.toml"
                 try:
                     self.write(family, self.placed(arguments, family, place, dataset), path)
@@ -257,7 +262,8 @@ class Colab:
                                  model_url=str(place.model("sdxl")))
                     cell["validate_dataset"]()  # counts the steps of the warm-up
                     cell["create_config"]()
-                path = Path(cell["config_file"])
+                path, dataset = Path(cell["config_file"]), Path(cell["dataset_config_file"])
+                dataset.write_text(small(dataset.read_text()))
                 path.write_text(path.read_text() + f"\n[command_line]\ndataset_config = {cell['dataset_config_file']!r}\n")  # which names it beside the file
                 name = ", ".join(f"{a}={b}" for a, b in choices.items()) or "as it is"
                 yield OptionFile(self.trainer, f"{Path(notebook).stem}: {name}", path, "sdxl")
@@ -293,7 +299,7 @@ class Fluxgym:
                 command = app["gen_sh"](**said)
                 dataset = folder / "outputs/style/dataset.toml"
                 dataset.parent.mkdir(parents=True)
-                dataset.write_text(app["gen_toml"](str(place.pictures / "1_style"), said["resolution"], "style", 10))
+                dataset.write_text(small(app["gen_toml"](str(place.pictures / "1_style"), said["resolution"], "style", 10)))
             arguments = shlex.split(command.replace("\\\n", " ").rstrip("\\ \n"))
             arguments = self.scripts.placed(arguments[arguments.index("sd-scripts/flux_train_network.py") + 1:], "flux", place, dataset)
             name = ", ".join(f"{a}={b}" for a, b in choices.items()) or "as it is"
@@ -308,6 +314,12 @@ class Fluxgym:
     def values(self, file):
         path = file.read_as or file.path
         return self.scripts.values(OptionFile(file.trainer, file.name, path, file.family))
+
+
+def ai_toolkit_yaml(path):
+    """A job's file, in which 1e-4 is a number."""
+    from toolkit import config
+    return config.get_config(str(path))
 
 
 class AiToolkit:
