@@ -5,7 +5,7 @@
 
 lets each program's own code write its files (option_writers.py) with the places of the small models and of data/tiny-style in them, explains
 each, starts one step of it, and compares the settings of the run's config.toml with those that the program's own values ask for
-(option_values.py). Flags of the start win over the file: --steps 1, --resolution 128 and --batch-size 1, for a CPU; so these three, and what --steps takes
+(option_values.py). Flags of the start win over the file: --steps 1, --resolution 256 and --batch-size 1, for a CPU; so these three, and what --steps takes
 along, are compared as the explanation has them. A file for a model that Wick has not must end in one line.
 
 Each row has the keys that are honoured, without meaning and refused; what the run did; and the settings that differ. --table FILE names
@@ -29,7 +29,7 @@ import option_writers
 from programs import Absent
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = {"steps": "1", "resolution": "128", "batch_size": "1"}
+FLAGS = {"steps": "1", "resolution": "256", "batch_size": "1"}
 EXPLAINED = (*FLAGS, "epochs")  # --steps wins over epochs too
 
 
@@ -77,7 +77,7 @@ def differences(config, told, wanted):
     found, compared = [], 0
     for setting, theirs in wanted.items():
         ours = told.get(setting, config.get(setting)) if setting in EXPLAINED or not config else config.get(setting, told.get(setting, UNSAID.get(setting)))
-        if ours is None and not config:
+        if (ours is None and not config) or (setting in EXPLAINED and setting not in told):
             continue
         compared += 1
         if not same(ours, theirs):
@@ -166,7 +166,7 @@ def table_rows(rows):
 
 def is_place(key, value):
     """Paths of this run, and texts, which are no settings."""
-    return "/" in value or len(value) > 300 or re.search(r"prompt|neg$|comment|description|token$|_name$|^name$|\.name$|file_name", key) is not None
+    return "/" in value or len(value) > 300 or re.search(r"prompt|neg$|seed$|comment|description|token$|_name$|^name$|\.name$|file_name", key) is not None
 
 
 def in_table(rows, table, is_to_be_written):

@@ -151,6 +151,7 @@ def ai_toolkit(v, family):
 
 TRAINER_OPTIMIZERS = {"ADAMW": "adamw", "ADAMW_8BIT": "adamw8bit", "LION": "lion", "LION_8BIT": "lion8bit", "ADAFACTOR": "adafactor", "PRODIGY": "prodigy",
                       "SCHEDULE_FREE_ADAMW": "schedule-free"}
+TRAINER_DECAYS = {"adamw": 0.01, "adamw8bit": 0.01, "schedule-free": 0.01}  # of modules/util/create.py where a file has none
 TRAINER_DTYPES = {"FLOAT_16": "f16", "BFLOAT_16": "bf16", "FLOAT_32": "f32", "TFLOAT_32": "f32"}
 TRAINER_TYPES = {"FLOAT_8": "fp8", "INT_8": "int8", "NFLOAT_4": "nf4"}
 
@@ -164,7 +165,7 @@ def onetrainer(v, family):
     warmup = v["learning_rate_warmup_steps"]
     image, text = "concepts[0].image.", "concepts[0].text."
     s = dict(adapter={"LORA": "lora", "LOHA": "loha"}.get(v["peft_type"], v["peft_type"]), rank=v["lora_rank"], alpha=v["lora_alpha"], lora_dropout=v["dropout_probability"],
-             epochs=v["epochs"], batch_size=v["batch_size"], accumulate=v["gradient_accumulation_steps"], optimizer=optimizer, weight_decay=v["optimizer.weight_decay"] or 0,
+             epochs=v["epochs"], batch_size=v["batch_size"], accumulate=v["gradient_accumulation_steps"], optimizer=optimizer, weight_decay=TRAINER_DECAYS.get(optimizer, 0) if v["optimizer.weight_decay"] is None else v["optimizer.weight_decay"],
              lr=rates(main, {f"{n}.*": v[f"{n}.learning_rate"] or v["learning_rate"] for n in names if v[f"{n}.train"]}),
              warmup=math.floor(warmup / v["gradient_accumulation_steps"]) if warmup > 1 else warmup, max_grad_norm=v["clip_grad_norm"], ema=0 if v["ema"] == "OFF" else v["ema_decay"],
              dtype=TRAINER_DTYPES[v["train_dtype"]], tf32=v["train_dtype"] == "TFLOAT_32", save_dtype=TRAINER_DTYPES[v["output_dtype"]],

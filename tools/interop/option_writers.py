@@ -68,7 +68,7 @@ def standing_in(folder):
 
 def small(data):
     """A data set's TOML with a resolution for a CPU, which no flag wins over."""
-    return re.sub(r"^(\s*)resolution = .*", r"\1resolution = 128", re.sub(r"^(\s*)(min_bucket_reso) = .*", r"\1\2 = 64", data, flags=re.M), flags=re.M)
+    return re.sub(r"^(\s*)resolution = .*", r"\1resolution = 256", data, flags=re.M)
 
 
 def needs(folder, flag):
