@@ -10,7 +10,6 @@
 #include "wick/train/dataset_file.h"
 #include "wick/train/optimizer.h"
 
-
 namespace wick {
 namespace {
 

@@ -387,8 +387,9 @@ TEST_F(FlowRun, PartsOfFusedLayersBeginAsTheyMerge) {
               .wait();
       ASSERT_EQ(outcome.code, 0) << outcome.err;
       const double want = first_loss(merged, name + " base", {"--rank", "2"});
-      EXPECT_GT(std::abs(want / base - 1), 1e-3);
-      EXPECT_NEAR(first_loss(model, name + " further", {"--from", split.string()}) / want, 1, 1e-5);
+      constexpr double kTolerance = 1e-5;
+      EXPECT_GT(std::abs(want / base - 1), 20 * kTolerance) << "the adapter changes the loss";
+      EXPECT_NEAR(first_loss(model, name + " further", {"--from", split.string()}) / want, 1, kTolerance);
     }
   }
 }

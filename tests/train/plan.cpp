@@ -74,7 +74,7 @@ void expect_close(size_t planned, size_t measured, size_t allowance, const char*
 
 void expect_planned(TrainConfig config) {
   config.model = kModel;
-  if (config.resolution == std::vector<int64_t>{0}) config.resolution = {128};
+  if (config.resolution == std::vector<Resolution>{0}) config.resolution = {128};
   const DeviceKind kind = device_kind(test::backend().name());
   const MemoryPlan plan = plan_memory(config, kModel, kind);
   const Measured measured = measure(config, plan.bucket, plan.block_schedule);
@@ -449,7 +449,10 @@ TEST(Plan, SmallerExamplesFit) {
     config.sequence_length = 512;
     const auto total = [&](int64_t size) {
       TrainConfig changed = config;
-      (is_text ? changed.sequence_length : changed.resolution.front()) = size;
+      if (is_text)
+        changed.sequence_length = size;
+      else
+        changed.resolution = {size};
       return plan_memory(changed, model, device_kind("cpu")).total();
     };
     const MemoryPlan plan = plan_memory(config, model, device_kind("cpu"));

@@ -52,15 +52,15 @@ std::string foreign_prompts(const TrainConfig& config) {
 
 // Their flags and keys that no preview heeds, with the first prompt that has one.
 std::string idle_flags(const TrainConfig& config) {
-  std::string first;
+  std::string where;
   std::vector<std::string> flags;
   for (const SamplePrompt& prompt : sample_prompts(config))
     for (const std::string& flag : prompt.idle) {
-      if (first.empty()) first = prompt.where;
+      if (where.empty()) where = prompt.where;
       if (std::ranges::find(flags, flag) == flags.end()) flags.push_back(flag);
     }
   if (flags.empty()) return {};
-  return fmt::format("{}: {}: no preview of this model heeds {}.", first, fmt::join(flags, ", "),
+  return fmt::format("{}: {}: no preview of this model heeds {}.", where, fmt::join(flags, ", "),
                      flags.size() == 1 ? "it" : "them");
 }
 

@@ -68,42 +68,42 @@ struct ArgumentRow {
   int families;  // the sum of their numbers
   std::string_view setting, only = {};
 };
-constexpr ArgumentRow kArguments[] = {{"amsgrad", kAdam, "", "false"},
-                                      {"args", kBits, "", "none"},
-                                      {"beta1", kAdafactor, "", "none"},
-                                      {"beta3", kProdigy, "betas"},
-                                      {"betas", kAdam + kLion + kProdigy + kFree, "betas"},
-                                      {"block_wise", kBits, "", "true"},
-                                      {"capturable", kTorch, ""},
-                                      {"clip_threshold", kAdafactor, "adafactor_clip_threshold"},
-                                      {"d0", kProdigy, "prodigy_d0"},
-                                      {"d_coef", kProdigy, "prodigy_d_coef"},
-                                      {"decay_rate", kAdafactor, "adafactor_decay_rate"},
-                                      {"decouple", kProdigy, "prodigy_decouple"},
-                                      {"decoupled_weight_decay", kTorch + kLion, "", "false"},
-                                      {"differentiable", kTorch, ""},
-                                      {"eps", kAdam + kAdafactor + kProdigy + kFree, "eps"},
-                                      {"foreach", kTorch + kFree, ""},
-                                      {"fsdp_in_use", kProdigy, "", "false"},
-                                      {"fused", kTorch, ""},
-                                      {"growth_rate", kProdigy, "prodigy_growth_rate"},
-                                      {"is_paged", kBits, ""},
-                                      {"maximize", kTorch, "", "false"},
-                                      {"min_8bit_size", kBits, "", "4096"},
-                                      {"optim_bits", kBits, "", "32"},
-                                      {"percentile_clipping", kBits, "", "100"},
-                                      {"r", kFree, "schedule_free_r"},
-                                      {"relative_step", kAdafactor, "adafactor_relative_step"},
-                                      {"safeguard_warmup", kProdigy, "prodigy_safeguard_warmup"},
-                                      {"scale_parameter", kAdafactor, "adafactor_scale_parameter"},
-                                      {"silent_sgd_phase", kFree, "", "true"},
-                                      {"slice_p", kProdigy, "prodigy_slice_p"},
-                                      {"use_bias_correction", kProdigy, "prodigy_use_bias_correction"},
-                                      {"use_triton", kLion, ""},
-                                      {"warmup_init", kAdafactor, "adafactor_warmup_init"},
-                                      {"warmup_steps", kFree, "warmup"},
-                                      {"weight_decay", kAll, "weight_decay"},
-                                      {"weight_lr_power", kFree, "schedule_free_weight_lr_power"}};
+constexpr ArgumentRow kOptimizerArguments[] = {{"amsgrad", kAdam, "", "false"},
+                                               {"args", kBits, "", "none"},
+                                               {"beta1", kAdafactor, "", "none"},
+                                               {"beta3", kProdigy, "betas"},
+                                               {"betas", kAdam + kLion + kProdigy + kFree, "betas"},
+                                               {"block_wise", kBits, "", "true"},
+                                               {"capturable", kTorch, ""},
+                                               {"clip_threshold", kAdafactor, "adafactor_clip_threshold"},
+                                               {"d0", kProdigy, "prodigy_d0"},
+                                               {"d_coef", kProdigy, "prodigy_d_coef"},
+                                               {"decay_rate", kAdafactor, "adafactor_decay_rate"},
+                                               {"decouple", kProdigy, "prodigy_decouple"},
+                                               {"decoupled_weight_decay", kTorch + kLion, "", "false"},
+                                               {"differentiable", kTorch, ""},
+                                               {"eps", kAdam + kAdafactor + kProdigy + kFree, "eps"},
+                                               {"foreach", kTorch + kFree, ""},
+                                               {"fsdp_in_use", kProdigy, "", "false"},
+                                               {"fused", kTorch, ""},
+                                               {"growth_rate", kProdigy, "prodigy_growth_rate"},
+                                               {"is_paged", kBits, ""},
+                                               {"maximize", kTorch, "", "false"},
+                                               {"min_8bit_size", kBits, "", "4096"},
+                                               {"optim_bits", kBits, "", "32"},
+                                               {"percentile_clipping", kBits, "", "100"},
+                                               {"r", kFree, "schedule_free_r"},
+                                               {"relative_step", kAdafactor, "adafactor_relative_step"},
+                                               {"safeguard_warmup", kProdigy, "prodigy_safeguard_warmup"},
+                                               {"scale_parameter", kAdafactor, "adafactor_scale_parameter"},
+                                               {"silent_sgd_phase", kFree, "", "true"},
+                                               {"slice_p", kProdigy, "prodigy_slice_p"},
+                                               {"use_bias_correction", kProdigy, "prodigy_use_bias_correction"},
+                                               {"use_triton", kLion, ""},
+                                               {"warmup_init", kAdafactor, "adafactor_warmup_init"},
+                                               {"warmup_steps", kFree, "warmup"},
+                                               {"weight_decay", kAll, "weight_decay"},
+                                               {"weight_lr_power", kFree, "schedule_free_weight_lr_power"}};
 
 int family_of(Kind kind) {
   switch (kind) {
@@ -128,8 +128,8 @@ const ArgumentRow* find_argument(const OptimizerClass& known, std::string_view n
   const int families =
       family_of(known.kind) + (known.library == "bitsandbytes" ? kBits : 0) + (known.library == "torch" ? kTorch : 0);
   const auto* row = std::ranges::find_if(
-      kArguments, [&](const ArgumentRow& one) { return one.name == name && (one.families & families) != 0; });
-  return row == std::end(kArguments) ? nullptr : row;
+      kOptimizerArguments, [&](const ArgumentRow& one) { return one.name == name && (one.families & families) != 0; });
+  return row == std::end(kOptimizerArguments) ? nullptr : row;
 }
 
 std::string in_small_letters(std::string_view text) {
