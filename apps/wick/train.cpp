@@ -61,7 +61,7 @@ constexpr std::string_view in_words(KeyUse use) {
   return kWords[size_t(use)];
 }
 
-// What becomes of each key of another trainer's option file, a line each.
+// Prints each key of another trainer's option file, and how Wick uses it.
 void explain_file(const std::string& file) {
   const std::optional<Trainer> trainer = trainer_of(file);
   check_usage(trainer.has_value(), "{}: has Wick's own settings, which `wick train --help` tells of", file);
@@ -103,7 +103,7 @@ void add_train_command(CLI::App& app) {
   flags->add_to(*command);
   command
       ->add_option("--explain-config", *explained,
-                   "Tell what becomes of each key of another trainer's option file, and end")
+                   "Print how Wick uses each key of another trainer's option file, and end")
       ->type_name("FILE")
       ->group(std::string(kSubjects[size_t(Subject::model)]));
   command->footer(cli::defaults_help() + "\n\n" + kFooter);

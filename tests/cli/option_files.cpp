@@ -63,6 +63,9 @@ TEST_F(OptionFiles, FlagsOfKohyasScriptsAreFlags) {
        {"rank = 4\n", "alpha = 2.0\n", "conv_rank = 2\n", "optimizer = \"adamw8bit\"\n", "steps = 1\n"})
     expect_parts(settings, {setting});
   EXPECT_TRUE(fs::exists(folder_ / "out/mine.safetensors"));
+  // A slip of one of Wick's own flags is no word of kohya's.
+  expect_one_line(run_wick("train --model tiny --dataset '" + data + "' --output '" + out + "' --epoch 3"),
+                  {"--epoch", "no such flag", "--epochs"});
   for (const auto& [extra, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {" --netwerk_dim=8", {"--netwerk_dim", "no such flag", "--network-dim"}},
            {" --config x.toml", {"--pretrained_model_name_or_path", "no --config"}},

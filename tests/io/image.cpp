@@ -213,7 +213,7 @@ TEST(WebP, ReadsLossyFiles) {
   expect_probe(lossy, kWidth, kHeight, "WebP");
 }
 
-// Of still files of a size, at a place (even numbers) on a canvas.
+// A frame of an animation: a still file, and its size and place (even numbers) on the canvas.
 struct WebpFrame {
   std::string still;
   int x, y, width, height;

@@ -79,7 +79,7 @@ TEST(FluxFiles, MayHaveComfyUIsNamesOfNorms) {
   }
 }
 
-// It is what a model computes whose single blocks have gates of 0.
+// The result equals that of a model with single blocks in which all gates are 0.
 TEST(FluxFiles, MayHaveNoSingleBlocks) {
   Tensors gated = stored_tensors(), without;
   for (auto& [name, value] : gated) {

@@ -369,7 +369,7 @@ TEST_F(AppliedAdapters, OftOfOutputs) {
   expect_refused({{"a.oft_blocks.0", random({3, 4, 4}, 1)}}, {"OFT in parts"});
 }
 
-// Of 3 blocks one lies in both halves.
+// With 3 blocks, one block crosses the border between the halves.
 TEST_F(AppliedAdapters, OftOfSwappedHalves) {
   names = names_of_swapped;
   const Tensor gain = random({12, 1}, 32);

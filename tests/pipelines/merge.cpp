@@ -147,7 +147,7 @@ void write_shards(const fs::path& model, const fs::path& to) {
   write_plain(to / "model.safetensors.index.json", index.dump());
 }
 
-// The one table becomes two, of which each has its own change.
+// The shared table becomes two tables. Each gets its own change.
 TEST(Merge, ATiedHeadGetsWeightsOfItsOwn) {
   const TemporaryDirectory folder;
   const fs::path adapters = test::source_dir() / "tests/golden/adapters", shards = folder / "shards";

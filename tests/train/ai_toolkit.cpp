@@ -6,10 +6,13 @@
 #include <algorithm>
 
 #include "io/files.h"
+#include "train/foreign_report.h"
 #include "wick/train/foreign/yaml.h"
 
 namespace wick {
 namespace {
+
+using test::told;
 
 // A job of FLUX; {0} are more keys of `train`, {1} of the data set, {2} of the process.
 constexpr std::string_view kJob = R"(---
@@ -58,12 +61,6 @@ class AiToolkitTest : public testing::Test {
     write_plain(file_, fmt::format(fmt::runtime(kJob), train, dataset, process));
     EXPECT_EQ(trainer_of(file_), Trainer::ai_toolkit);
     return explain_ai_toolkit(file_);
-  }
-  static std::string told(const ForeignConfig& read, std::string_view key) {
-    const auto found = std::ranges::find(read.keys, key, &KeyReport::key);
-    if (found == read.keys.end()) return "";
-    constexpr const char* kUses[] = {"honoured", "idle", "empty", "refused"};
-    return fmt::format("{}: {}", kUses[size_t(found->use)], found->told);
   }
 
   TemporaryDirectory folder_;

@@ -61,7 +61,7 @@ TEST(Buckets, WithoutUpscalingASmallPictureKeepsItsSize) {
   expect_error([&] { place({63, 500}, buckets, options); }, {"63x500", "64x64"});
 }
 
-// Of sd-scripts: make_bucket_resolutions() in library/model_util.py and BucketManager.select_bucket() in
+// Source: sd-scripts, make_bucket_resolutions() in library/model_util.py and BucketManager.select_bucket() in
 // library/train_util.py, run on these sizes.
 struct Chosen {
   Size picture, bucket, scaled;

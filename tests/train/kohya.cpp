@@ -5,10 +5,13 @@
 
 #include "io/files.h"
 #include "source_dir.h"
+#include "train/foreign_report.h"
 #include "wick/train/presets.h"
 
 namespace wick {
 namespace {
+
+using test::told;
 
 namespace fs = std::filesystem;
 
@@ -35,12 +38,6 @@ class KohyaTest : public testing::Test {
 std::string toml_of(const TrainConfig& config, const char* key) { return find_option(key)->toml(config); }
 
 // What is told of a key: "" where the file has no such key.
-std::string told(const ForeignConfig& read, std::string_view key) {
-  const auto found = std::ranges::find(read.keys, key, &KeyReport::key);
-  if (found == read.keys.end()) return "";
-  constexpr const char* kUses[] = {"honoured", "idle", "empty", "refused"};
-  return fmt::format("{}: {}", kUses[size_t(found->use)], found->told);
-}
 
 // The defaults of kohya's parser, not Wick's.
 TEST_F(KohyaTest, LeavesOutWhatKohyaWouldDefault) {

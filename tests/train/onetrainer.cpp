@@ -6,9 +6,12 @@
 #include <algorithm>
 
 #include "io/files.h"
+#include "train/foreign_report.h"
 
 namespace wick {
 namespace {
+
+using test::told;
 
 class OneTrainerTest : public testing::Test {
  protected:
@@ -21,12 +24,6 @@ class OneTrainerTest : public testing::Test {
                            concepts + more + "}");
     EXPECT_EQ(trainer_of(file_), Trainer::onetrainer);
     return explain_onetrainer(file_);
-  }
-  static std::string told(const ForeignConfig& read, std::string_view key) {
-    const auto found = std::ranges::find(read.keys, key, &KeyReport::key);
-    if (found == read.keys.end()) return "";
-    constexpr const char* kUses[] = {"honoured", "idle", "empty", "refused"};
-    return fmt::format("{}: {}", kUses[size_t(found->use)], found->told);
   }
 
   TemporaryDirectory folder_;

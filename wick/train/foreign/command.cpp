@@ -140,7 +140,8 @@ KohyaWords split_kohya_words(const std::vector<std::string>& words) {
       const std::string key = is_option(word) ? key_of(word) : "";
       const bool has_value = word.find('=') != word.npos || (at + 1 < words.size() && !is_option(words[at + 1]));
       in_option = is_kohya_key(key) && (key != "resume" || has_value);  // Wick's own --resume has no value
-      is_of_kohya = is_of_kohya || (in_option && !find_option(key));
+      const bool is_spelt_as_theirs = word.substr(0, word.find('=')).find('_') != word.npos;
+      is_of_kohya = is_of_kohya || (in_option && is_spelt_as_theirs && !find_option(key));
     }
     (in_option ? split.options : split.others).push_back(word);
   }

@@ -24,7 +24,7 @@ std::vector<std::string> words_of_script(std::string_view text, const std::strin
 nlohmann::ordered_json tree_of_words(std::span<const std::string> words, const std::string& source);
 
 // `wick train` takes kohya's flags as its README has them. `options` are the words of kohya's scripts, `others` those
-// of Wick. `options` is empty unless one of its flags is one that only kohya's scripts have.
+// of Wick. `options` is empty unless one of its flags, spelt with an underscore, is one that only kohya's scripts have.
 struct KohyaWords {
   std::vector<std::string> options, others;
 };
