@@ -290,5 +290,36 @@ TEST(AutoencoderLoss, IsErrorPlusWeightedDivergence) {
   for (const Parameter& p : weights.parameters()) EXPECT_TRUE(grads[p.value]) << p.name << " gets no gradient";
 }
 
+// The noise of a flow is its target and the latents.
+TEST(NoiseOffset, AdaptsToTheMeansOfChannels) {
+  const auto flow = open_diffusion(test::source_dir() / "models/tiny-flux");
+  constexpr int64_t kBatch = 3, kHigh = 6, kWide = 4;
+  const int64_t channels = flow->latents().channels;
+  Rng source(5);
+  Batch batch;
+  batch.latents = random_normal({kBatch, kHigh, kWide, channels}, source) * 2.0f + 0.5f;
+  const auto noise = [&](const NoiseOptions& options) {
+    TrainRng rng(7);
+    Objective objective;
+    objective.noise = options;
+    return (noised(flow->process(), batch, rng, objective)[kTarget] + batch.latents).to_vector();
+  };
+  constexpr double kOffset = 0.3;
+  const std::vector<float> plain = noise({}), fixed = noise({.offset = kOffset}), x = batch.latents.to_vector();
+  for (const double scale : {0.7, -0.9}) {
+    const std::vector<float> adaptive = noise({.offset = kOffset, .adaptive_offset = scale});
+    for (int64_t b = 0; b < kBatch; ++b)
+      for (int64_t c = 0; c < channels; ++c) {
+        const auto at = [&](int64_t pixel) { return size_t((b * kHigh * kWide + pixel) * channels + c); };
+        double mean = 0;
+        for (int64_t pixel = 0; pixel < kHigh * kWide; ++pixel) mean += double(x[at(pixel)]) / (kHigh * kWide);
+        const double wanted = std::max(0.0, kOffset + scale * std::abs(mean)) / kOffset;
+        for (int64_t pixel = 0; pixel < kHigh * kWide; ++pixel)
+          EXPECT_NEAR(double(adaptive[at(pixel)] - plain[at(pixel)]),
+                      wanted * double(fixed[at(pixel)] - plain[at(pixel)]), 1e-5);
+      }
+  }
+}
+
 }  // namespace
 }  // namespace wick

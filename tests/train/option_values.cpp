@@ -42,7 +42,8 @@ constexpr LeastFile kLeastFiles[] = {
     {"OneTrainer, sd3", Trainer::onetrainer,
      R"({"training_method": "LORA", "model_type": "STABLE_DIFFUSION_3", "concepts": [{"path": "d"}]})"},
     {"OneTrainer, flux", Trainer::onetrainer,
-     R"({"training_method": "LORA", "model_type": "FLUX_DEV_1", "concepts": [{"path": "d"}]})"}};
+     R"({"training_method": "LORA", "model_type": "FLUX_DEV_1", "concepts": [{"path": "d"}]})"},
+    {"musubi-tuner, flux", Trainer::musubi, R"({"dit": "m", "network_module": "networks.lora_flux"})"}};
 
 // "a.b[0].c" as the places in a tree.
 Json::json_pointer pointer_of(const std::string& key, bool is_flat) {
@@ -55,12 +56,20 @@ Json::json_pointer pointer_of(const std::string& key, bool is_flat) {
   return Json::json_pointer(path);
 }
 
-// "key = value in JSON".
+// `value` is JSON; " where KEY = VALUE" may follow it.
 Json file_with(const LeastFile& least, const std::string& key, const std::string& value) {
+  static constexpr std::string_view kWhere = " where ";
+  if (const size_t where = value.find(kWhere); where != value.npos) {
+    const std::string other = value.substr(where + kWhere.size());
+    const size_t equals = other.find(" = ");
+    Json file = file_with(least, key, value.substr(0, where));
+    file[other.substr(0, equals)] = Json::parse(other.substr(equals + 3));
+    return file;
+  }
   const Json tree = Json::parse(least.text), found = Json::parse(value);
   if (least.trainer != Trainer::ai_toolkit) {
     Json file = tree;
-    file[pointer_of(key, least.trainer == Trainer::kohya)] = found;
+    file[pointer_of(key, least.trainer == Trainer::kohya || least.trainer == Trainer::musubi)] = found;
     return file;
   }
   Json job = {{"job", "extension"}, {"config", {{"name", "x"}, {"process", Json::array({tree})}}}};
@@ -83,7 +92,8 @@ std::string told_of(const ForeignConfig& read, const std::string& key) {
 TEST(OptionValues, EachOfTheOriginalFilesIsReadAsTheTableSays) {
   const fs::path table = test::source_dir() / "tests/train/option_values.txt";
   const TemporaryDirectory folder;
-  const fs::path file = folder / "file.json";
+  const fs::path file = folder / "file.json", data = folder / "data.toml";
+  write_plain(data, "[[datasets]]\nimage_directory = \"d\"\ncaption_extension = \".txt\"\n");
   std::istringstream rows(read_plain(table));
   std::string row, written;
   std::map<Trainer, size_t> counts;
@@ -93,7 +103,9 @@ TEST(OptionValues, EachOfTheOriginalFilesIsReadAsTheTableSays) {
     const auto least = std::ranges::find(kLeastFiles, row.substr(0, first), &LeastFile::name);
     ASSERT_NE(least, std::end(kLeastFiles)) << row;
     const std::string key = row.substr(first + 3, equals - first - 3);
-    write_plain(file, file_with(*least, key, row.substr(equals + 3, second - equals - 3)).dump());
+    Json options = file_with(*least, key, row.substr(equals + 3, second - equals - 3));
+    if (least->trainer == Trainer::musubi) options["dataset_config"] = data.string();
+    write_plain(file, options.dump());
     const std::string told = told_of(explain_options(file, least->trainer), key);
     if (std::getenv("WICK_WRITE_DOCS"))
       written += row.substr(0, second + 3) + told + "\n";
@@ -104,6 +116,7 @@ TEST(OptionValues, EachOfTheOriginalFilesIsReadAsTheTableSays) {
   if (!written.empty()) write_plain(table, written);
   for (const Trainer trainer : {Trainer::kohya, Trainer::ai_toolkit, Trainer::onetrainer})
     EXPECT_GT(counts[trainer], 80u) << "rows of one trainer";
+  EXPECT_GT(counts[Trainer::musubi], 15u) << "they have FLUX.1 alone";
 }
 
 }  // namespace

@@ -155,13 +155,21 @@ def table_rows(rows):
             continue
         tree = tree_of(row["path"])
         for key, _, _ in row["rows"]:
+            if key.startswith("datasets[") and row["trainer"] == "musubi-tuner":  # of the file of data sets
+                continue
             at = tree
-            for part in key.split(".") if row["trainer"] != "kohya's scripts" else [key]:
+            for part in key.split(".") if row["trainer"] not in ("kohya's scripts", "musubi-tuner") else [key]:
                 name, _, index = part.partition("[")
                 at = at[name] if not index else at[name][int(index[:-1])]
-            if not is_place(key, json.dumps(at)):
-                found[f"{row['trainer']}, {row['family']}", f"{key} = {json.dumps(at)}"] = None
+            if is_place(key, json.dumps(at)):
+                continue
+            other = CONTEXT.get(key)
+            where = f" where {other} = {json.dumps(tree[other])}" if other in tree else ""
+            found[f"{row['trainer']}, {row['family']}", f"{key} = {json.dumps(at)}{where}"] = None
     return sorted(found)
+
+
+CONTEXT = {"optimizer_args": "optimizer_type"}  # keys that mean something with another one alone
 
 
 def is_place(key, value):
@@ -170,7 +178,8 @@ def is_place(key, value):
 
 
 def in_table(rows, table, is_to_be_written):
-    """The rows that the table lacks, for any model; each line of it is "trainer, model | key = value | what becomes of it"."""
+    """The rows that the table lacks, for any model; each line of it is "trainer, model | key = value | what becomes of it", where
+    " where key = value" may follow the value."""
     trainer = lambda row: (row[0].partition(",")[0], row[1])
     lines = [line.split(" | ", 2) for line in table.read_text().splitlines()] if table.exists() else []
     there = {trainer(line) for line in lines}

@@ -108,7 +108,8 @@ def kohya_sd3(v):
 
 def kohya_flux(v):
     how, shift = v["timestep_sampling"], v["discrete_flow_shift"]
-    s = dict(train_guidance=v["guidance_scale"], t5_tokens=v["t5xxl_max_token_length"] or 512, t5_mask=v["apply_t5_attn_mask"], stream_blocks=str(v["blocks_to_swap"] or 0),
+    # Without it both programs take what the model was made for, which is 0 here.
+    s = dict(train_guidance=v["guidance_scale"], t5_tokens=v["t5xxl_max_token_length"] or 0, t5_mask=v["apply_t5_attn_mask"], stream_blocks=str(v["blocks_to_swap"] or 0),
              checkpoints_on_host=v["cpu_offload_checkpointing"])
     if how == "sigma":
         if v["weighting_scheme"] == "logit_normal":

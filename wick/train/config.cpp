@@ -488,6 +488,9 @@ std::vector<TrainOption> listed_options() {
       "Adds noise to the noise that is the same for all of a channel, so many times; 0.05 for darker and brighter "
       "pictures",
       {.max = 10, .kind = ModelKind::pictures});
+  add("adaptive_noise_scale", Subject::loss, &C::adaptive_noise_scale,
+      "Adds to --noise-offset so many times the size of a channel's mean in the picture",
+      {.min = -10, .max = 10, .kind = ModelKind::pictures});
   add("multires_noise_iterations", Subject::loss, &C::multires_noise_iterations,
       "Adds so many coarser noises to the noise: 6 to 10; 0: none", {.max = 32, .kind = ModelKind::pictures});
   add("multires_noise_discount", Subject::loss, &C::multires_noise_discount, "Weight of each to the one before it",

@@ -151,7 +151,7 @@ struct TrainConfig {
   double min_snr_gamma = 0;  // 0: none
   bool debiased_estimation_loss = false;
   WeightingScheme weighting_scheme = WeightingScheme::none;
-  double noise_offset = 0, ip_noise_gamma = 0;
+  double noise_offset = 0, adaptive_noise_scale = 0, ip_noise_gamma = 0;
   int64_t multires_noise_iterations = 0;
   double multires_noise_discount = 0.3;
   TimestepRange timestep_range = TimestepRange::shifted;

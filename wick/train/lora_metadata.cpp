@@ -227,6 +227,7 @@ Metadata objective_metadata(const TrainConfig& c) {
           {"ss_min_snr_gamma", or_none(c.min_snr_gamma)},
           {"ss_debiased_estimation", python_bool(c.debiased_estimation_loss)},
           {"ss_noise_offset", or_none(c.noise_offset)},
+          {"ss_adaptive_noise_scale", or_none(c.adaptive_noise_scale)},
           {"ss_multires_noise_iterations", or_none(double(c.multires_noise_iterations))},
           {"ss_multires_noise_discount", fmt::format("{}", c.multires_noise_discount)},
           {"ss_ip_noise_gamma", or_none(c.ip_noise_gamma)},

@@ -58,15 +58,28 @@ Tensor pyramid(Tensor noise, const NoiseOptions& options, Rng& rng) {
   return noise * rsqrt(variance);
 }
 
-Tensor draw_noise(const Shape& latents, const NoiseOptions& options, Rng& rng, Memory& memory) {
-  Tensor noise = random_normal(latents, rng, memory);
-  if (options.offset > 0)
-    noise = noise + random_normal({latents[0], 1, 1, latents[3]}, rng, memory) * float(options.offset);
-  return options.pyramid_iterations > 0 ? pyramid(noise, options, rng) : noise;
-}
-
 // Its slope at 0 is 1 or -1.
 Tensor magnitude(const Tensor& x) { return clamp(x, 0, std::numeric_limits<float>::infinity()) * 2.0f - x; }
+
+// Of each channel of latents [B, H, W, C]: [B, 1, 1, C].
+Tensor offset_of(const Tensor& latents, const NoiseOptions& options) {
+  const int64_t batch = latents.dim(0), pixels = latents.dim(1) * latents.dim(2), channels = latents.dim(3);
+  const Tensor mean = matmul(full({1, pixels}, 1 / float(pixels), DType::f32, latents.memory()),
+                             reshape(cast(latents, DType::f32), {batch, pixels, channels}));
+  const Tensor offset = magnitude(mean) * float(options.adaptive_offset) + float(options.offset);
+  return reshape(clamp(offset, 0, std::numeric_limits<float>::infinity()), {batch, 1, 1, channels});
+}
+
+Tensor draw_noise(const Tensor& latents, const NoiseOptions& options, Rng& rng) {
+  Memory& memory = latents.memory();
+  Tensor noise = random_normal(latents.shape(), rng, memory);
+  if (options.offset > 0) {
+    const Tensor drawn = random_normal({latents.dim(0), 1, 1, latents.dim(3)}, rng, memory);
+    noise =
+        noise + (options.adaptive_offset == 0 ? drawn * float(options.offset) : drawn * offset_of(latents, options));
+  }
+  return options.pyramid_iterations > 0 ? pyramid(noise, options, rng) : noise;
+}
 
 // Of elements, f32.
 Tensor error_of(const Tensor& prediction, const NamedTensors& batch, LossType type) {
@@ -129,11 +142,13 @@ NamedTensors noised(const Process& process, const Batch& batch, const Tensor& no
 NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, const Objective& objective) {
   const Tensor& latents = batch.latents;
   std::vector<Tensor> all_times, noises, others;
+  int64_t done = 0;
   rng.each_sample(batch.number, latents.dim(0), [&](int64_t count) {
-    Shape shape = latents.shape();
-    shape[0] = count;
+    const Tensor samples = slice(latents, 0, done, done + count);
+    const Shape shape = samples.shape();
+    done += count;
     all_times.push_back(process.draw_times(shape, rng.timestep, objective.times));
-    noises.push_back(draw_noise(shape, objective.noise, rng.noise, latents.memory()));
+    noises.push_back(draw_noise(samples, objective.noise, rng.noise));
     if (objective.noise.input_gamma > 0) others.push_back(random_normal(shape, rng.noise, latents.memory()));
   });
   const Tensor times = joined(all_times), noise = joined(noises);

@@ -24,7 +24,10 @@ inline constexpr const char *kNoisedLatents = "noised latents", *kTimesteps = "t
 
 // What is added to the noise of unit variance.
 struct NoiseOptions {
-  double offset = 0;               // times a normal number for each channel (Guttenberg, "Offset noise", 2023)
+  double offset = 0;  // times a normal number for each channel (Guttenberg, "Offset noise", 2023)
+  // Added to offset for each channel, times the size of the channel's mean in the latents; the sum is at least 0
+  // (kohya-ss/sd-scripts, library/custom_train_functions.py).
+  double adaptive_offset = 0;
   int64_t pyramid_iterations = 0;  // coarser noises, the i-th times discount^i (Whitaker, "Multires noise", 2023)
   double pyramid_discount = 0.3;
   double input_gamma = 0;  // times other noise, in the model's input and not in its target (Ning et al., 2023)

@@ -80,6 +80,7 @@ Objective objective(const TrainConfig& config) {
                     .last = has_last ? std::optional(config.max_timestep) : std::nullopt,
                     .range = config.timestep_range},
           .noise = {.offset = config.noise_offset,
+                    .adaptive_offset = config.adaptive_noise_scale,
                     .pyramid_iterations = config.multires_noise_iterations,
                     .pyramid_discount = config.multires_noise_discount,
                     .input_gamma = config.ip_noise_gamma},
@@ -266,12 +267,13 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
   check_timesteps(config, model);
   if (!objective(config).has_huber())
     refuse(config, {"huber_schedule", "huber_c", "huber_scale"}, "expected --loss-type huber or smooth-l1 with it");
+  if (config.noise_offset == 0) refuse(config, {"adaptive_noise_scale"}, "expected --noise-offset with it");
   if (config.multires_noise_iterations == 0)
     refuse(config, {"multires_noise_discount"}, "expected --multires-noise-iterations with it");
   if (config.train == TrainMode::vae)
     refuse(config,
            {"min_snr_gamma", "debiased_estimation_loss", "weighting_scheme", "loss_type", "noise_offset",
-            "multires_noise_iterations", "ip_noise_gamma"},
+            "adaptive_noise_scale", "multires_noise_iterations", "ip_noise_gamma"},
            "--train vae has a loss of its own, without noise");
   if (config.timesteps != TimestepKind::logit_normal)
     refuse(config, {"timestep_mean", "timestep_std"}, "expected --timesteps logit-normal with it");

@@ -34,73 +34,75 @@ constexpr std::pair<std::string_view, std::string_view> kUntrainedNetworks[] = {
     {"networks.control_net_lllite", "ControlNet-LLLite"}};
 
 constexpr int kLora = int(Family::lora), kFluxLora = int(Family::lora_flux), kSd3Lora = int(Family::lora_sd3),
-              kLohaLokr = int(Family::loha_lokr), kLycoris = int(Family::lycoris), kFlowLoras = kFluxLora + kSd3Lora,
-              kScripts = kLora + kFlowLoras + kLohaLokr, kAllNetworks = kScripts + kLycoris;
+              kLohaLokr = int(Family::loha_lokr), kLycoris = int(Family::lycoris), kMusubi = int(Family::musubi_flux),
+              kFlowLoras = kFluxLora + kSd3Lora, kScripts = kLora + kFlowLoras + kLohaLokr,
+              kAllNetworks = kScripts + kLycoris;
 constexpr std::string_view kPatterns = "--rank and --lr take others for patterns of modules";
 
-constexpr NetworkArgument kArguments[] = {{"algo", kLycoris},
-                                          {"block_alphas", kLora},
-                                          {"block_dims", kLora},
-                                          {"block_lr_zero_threshold", kLora},
-                                          {"block_size", kLycoris, Use::idle, "is for DyLoRA"},
-                                          {"bypass_mode", kLycoris},
-                                          {"constraint", kLycoris, Use::idle, "is for OFT"},
-                                          {"context_attn_dim", kSd3Lora},
-                                          {"context_mlp_dim", kSd3Lora},
-                                          {"context_mod_dim", kSd3Lora},
-                                          {"conv_alpha", kAllNetworks},
-                                          {"conv_block_alphas", kLora},
-                                          {"conv_block_dims", kLora},
-                                          {"conv_dim", kAllNetworks},
-                                          {"decompose_both", kLycoris},
-                                          {"dora_wd", kLycoris},
-                                          {"down_lr_weight", kLora},
-                                          {"dropout", kLycoris},
-                                          {"emb_dims", kSd3Lora},
-                                          {"exclude_patterns", kLohaLokr, Use::refused, "--targets excludes modules"},
-                                          {"factor", kLohaLokr + kLycoris},
-                                          {"full_matrix", kLycoris},
-                                          {"ggpo_beta", kFluxLora, Use::refused},
-                                          {"ggpo_sigma", kFluxLora, Use::refused},
-                                          {"img_attn_dim", kFluxLora},
-                                          {"img_mlp_dim", kFluxLora},
-                                          {"img_mod_dim", kFluxLora},
-                                          {"in_dims", kFluxLora},
-                                          {"include_patterns", kLohaLokr, Use::refused, "--targets names modules"},
-                                          {"loraplus_lr_ratio", kAllNetworks},
-                                          {"loraplus_text_encoder_lr_ratio", kAllNetworks},
-                                          {"loraplus_unet_lr_ratio", kAllNetworks},
-                                          {"mid_lr_weight", kLora},
-                                          {"module_dropout", kAllNetworks, Use::setting, "module_dropout"},
-                                          {"network_reg_dims", kFluxLora + kLohaLokr, Use::refused, kPatterns},
-                                          {"network_reg_lrs", kFluxLora + kLohaLokr, Use::refused, kPatterns},
-                                          {"preset", kLycoris},
-                                          {"rank_dropout", kAllNetworks, Use::setting, "rank_dropout"},
-                                          {"rescaled", kLycoris, Use::idle, "is for OFT"},
-                                          {"rs_lora", kLycoris},
-                                          {"single_dim", kFluxLora},
-                                          {"single_mod_dim", kFluxLora},
-                                          {"split_qkv", kFlowLoras},
-                                          {"train_block_indices", kSd3Lora},
-                                          {"train_blocks", kFluxLora},
-                                          {"train_double_block_indices", kFluxLora},
-                                          {"train_norm", kLycoris, Use::refused, "", "false"},
-                                          {"train_single_block_indices", kFluxLora},
-                                          {"train_t5xxl", kFlowLoras + kLycoris},
-                                          {"txt_attn_dim", kFluxLora},
-                                          {"txt_mlp_dim", kFluxLora},
-                                          {"txt_mod_dim", kFluxLora},
-                                          {"unbalanced_factorization", kLycoris},
-                                          {"up_lr_weight", kLora},
-                                          {"use_conv_cp", kLycoris},
-                                          {"use_cp", kLycoris},
-                                          {"use_scalar", kLycoris, Use::refused, "", "false"},
-                                          {"use_tucker", kLohaLokr + kLycoris},
-                                          {"verbose", kScripts, Use::idle, "tells more"},
-                                          {"wd_on_output", kLycoris},
-                                          {"x_attn_dim", kSd3Lora},
-                                          {"x_mlp_dim", kSd3Lora},
-                                          {"x_mod_dim", kSd3Lora}};
+constexpr NetworkArgument kArguments[] = {
+    {"algo", kLycoris},
+    {"block_alphas", kLora},
+    {"block_dims", kLora},
+    {"block_lr_zero_threshold", kLora},
+    {"block_size", kLycoris, Use::idle, "is for DyLoRA"},
+    {"bypass_mode", kLycoris},
+    {"constraint", kLycoris, Use::idle, "is for OFT"},
+    {"context_attn_dim", kSd3Lora},
+    {"context_mlp_dim", kSd3Lora},
+    {"context_mod_dim", kSd3Lora},
+    {"conv_alpha", kAllNetworks},
+    {"conv_block_alphas", kLora},
+    {"conv_block_dims", kLora},
+    {"conv_dim", kAllNetworks},
+    {"decompose_both", kLycoris},
+    {"dora_wd", kLycoris},
+    {"down_lr_weight", kLora},
+    {"dropout", kLycoris},
+    {"emb_dims", kSd3Lora},
+    {"exclude_patterns", kLohaLokr + kMusubi, Use::refused, "--targets excludes modules"},
+    {"factor", kLohaLokr + kLycoris + kMusubi},
+    {"full_matrix", kLycoris},
+    {"ggpo_beta", kFluxLora, Use::refused},
+    {"ggpo_sigma", kFluxLora, Use::refused},
+    {"img_attn_dim", kFluxLora},
+    {"img_mlp_dim", kFluxLora},
+    {"img_mod_dim", kFluxLora},
+    {"in_dims", kFluxLora},
+    {"include_patterns", kLohaLokr + kMusubi, Use::refused, "--targets names modules"},
+    {"loraplus_lr_ratio", kAllNetworks + kMusubi},
+    {"loraplus_text_encoder_lr_ratio", kAllNetworks},
+    {"loraplus_unet_lr_ratio", kAllNetworks},
+    {"mid_lr_weight", kLora},
+    {"module_dropout", kAllNetworks + kMusubi, Use::setting, "module_dropout"},
+    {"network_reg_dims", kFluxLora + kLohaLokr, Use::refused, kPatterns},
+    {"network_reg_lrs", kFluxLora + kLohaLokr, Use::refused, kPatterns},
+    {"preset", kLycoris},
+    {"rank_dropout", kAllNetworks + kMusubi, Use::setting, "rank_dropout"},
+    {"rescaled", kLycoris, Use::idle, "is for OFT"},
+    {"rs_lora", kLycoris},
+    {"single_dim", kFluxLora},
+    {"single_mod_dim", kFluxLora},
+    {"split_qkv", kFlowLoras},
+    {"train_block_indices", kSd3Lora},
+    {"train_blocks", kFluxLora},
+    {"train_double_block_indices", kFluxLora},
+    {"train_norm", kLycoris, Use::refused, "", "false"},
+    {"train_single_block_indices", kFluxLora},
+    {"train_t5xxl", kFlowLoras + kLycoris},
+    {"txt_attn_dim", kFluxLora},
+    {"txt_mlp_dim", kFluxLora},
+    {"txt_mod_dim", kFluxLora},
+    {"unbalanced_factorization", kLycoris},
+    {"up_lr_weight", kLora},
+    {"use_conv_cp", kLycoris},
+    {"use_cp", kLycoris},
+    {"use_scalar", kLycoris, Use::refused, "", "false"},
+    {"use_tucker", kLohaLokr + kLycoris},
+    {"verbose", kScripts + kMusubi, Use::idle, "tells more"},
+    {"wd_on_output", kLycoris},
+    {"x_attn_dim", kSd3Lora},
+    {"x_mlp_dim", kSd3Lora},
+    {"x_mod_dim", kSd3Lora}};
 
 std::string in_small_letters(std::string text) {
   std::ranges::transform(text, text.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
@@ -526,9 +528,22 @@ NetworkModules lycoris_modules(KohyaModel model, const NetworkArguments& argumen
 
 }  // namespace
 
+namespace {
+
+// All linears of blocks but those that modulate.
+NetworkModules musubi_flux_modules(const NetworkSizes& sizes) {
+  return {.targets = {"transformer.double_blocks.*", "transformer.single_blocks.*",
+                      "-transformer.double_blocks.*_mod.*", "-transformer.single_blocks.*.modulation.*"},
+          .sizes = {.rank = sizes.rank, .alpha = sizes.alpha},
+          .trains_text = false};
+}
+
+}  // namespace
+
 NetworkModules network_modules(const KohyaNetwork& network, KohyaModel model, const NetworkArguments& arguments,
                                const NetworkSizes& sizes) {
   if (network.family == Family::lycoris) return lycoris_modules(model, arguments, sizes);
+  if (network.family == Family::musubi_flux) return musubi_flux_modules(sizes);
   NetworkSizes linears = sizes;
   linears.conv_rank = 0, linears.conv_alpha = 0;
   if (model == KohyaModel::flux) return flux_modules(arguments, linears);

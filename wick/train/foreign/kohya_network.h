@@ -1,7 +1,8 @@
-// The networks of kohya's scripts and of LyCORIS: the modules that they train of a model, with ranks, alphas and shares
-// of the learning rate, as their arguments have it. Sources: networks/lora.py, lora_flux.py, lora_sd3.py, loha.py and
-// lokr.py of kohya-ss/sd-scripts (create_network and the class of the network), lycoris/kohya.py and config.py of
-// KohakuBlueleaf/LyCORIS.
+// The networks of kohya's scripts, of LyCORIS and of musubi-tuner: the modules that they train of a model, with ranks,
+// alphas and shares of the learning rate, as their arguments have it. Sources: networks/lora.py, lora_flux.py,
+// lora_sd3.py, loha.py and lokr.py of kohya-ss/sd-scripts (create_network and the class of the network),
+// lycoris/kohya.py and config.py of KohakuBlueleaf/LyCORIS, networks/lora_flux.py and network_arch.py of
+// kohya-ss/musubi-tuner.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ enum class KohyaModel { sdxl = 1, sd3 = 2, flux = 4 };
 std::string_view name_of_model(KohyaModel model);  // "SDXL"
 
 // Who reads the arguments. Their sums name several.
-enum class NetworkFamily { lora = 1, lora_flux = 2, lora_sd3 = 4, loha_lokr = 8, lycoris = 16 };
+enum class NetworkFamily { lora = 1, lora_flux = 2, lora_sd3 = 4, loha_lokr = 8, lycoris = 16, musubi_flux = 32 };
 
 struct KohyaNetwork {
   std::string_view module;

@@ -10,6 +10,7 @@
 #include "wick/train/foreign/command.h"
 #include "wick/train/foreign/kohya.h"
 #include "wick/train/foreign/kohya_gui.h"
+#include "wick/train/foreign/musubi.h"
 #include "wick/train/foreign/onetrainer.h"
 #include "wick/train/foreign/tree.h"
 
@@ -30,8 +31,7 @@ struct KnownFormat {
   std::string_view page;
 };
 constexpr KnownFormat kKnownFormats[] = {
-    {"SimpleTuner", {"--model_family", "model_family", "--data_backend_config"}, "docs/training.md"},
-    {"musubi-tuner", {"dit", "fp8_scaled", "text_encoder1"}, "docs/training.md"}};
+    {"SimpleTuner", {"--model_family", "model_family", "--data_backend_config"}, "docs/training.md"}};
 
 // Tables are laid flat there.
 bool is_of_kohya(const Json& tree) {
@@ -74,14 +74,15 @@ std::optional<Trainer> trainer_of(const std::filesystem::path& file) {
   const Json tree = read_option_tree(file);
   if (tree.contains("job") && tree.contains("config")) return Trainer::ai_toolkit;
   if (tree.contains("training_method") && tree.contains("model_type")) return Trainer::onetrainer;
+  if (is_of_musubi(tree)) return Trainer::musubi;
   for (const KnownFormat& format : kKnownFormats)
     check_usage(
         !std::ranges::any_of(format.keys, [&](std::string_view key) { return !key.empty() && tree.contains(key); }),
         "{}: is an option file of {}, which Wick does not read; see {}", file.string(), format.program, format.page);
   if (tree.contains(kScriptKey) || is_of_kohya(tree) || is_of_kohya_gui(tree)) return Trainer::kohya;
   check_usage(syntax_of(file) == OptionSyntax::toml,
-              "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, ai-toolkit or "
-              "OneTrainer, found neither",
+              "{}: expected Wick's own settings in TOML, or an option file of kohya's scripts, ai-toolkit, "
+              "OneTrainer or musubi-tuner, found neither",
               file.string());
   return {};
 }
@@ -94,6 +95,8 @@ ForeignConfig explain_options(const std::filesystem::path& file, Trainer trainer
       return explain_ai_toolkit(file);
     case Trainer::onetrainer:
       return explain_onetrainer(file);
+    case Trainer::musubi:
+      return explain_musubi(file);
   }
   fail("{}: unknown trainer", file.string());
 }

@@ -13,7 +13,7 @@
 namespace wick {
 
 // Programs whose option files Wick reads.
-enum class Trainer { kohya, ai_toolkit, onetrainer };
+enum class Trainer { kohya, ai_toolkit, onetrainer, musubi };
 
 // What becomes of a key: it is honoured; it means nothing here; it asks for nothing, as if it were not there; or Wick
 // cannot honour it.

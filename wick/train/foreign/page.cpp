@@ -4,6 +4,7 @@
 
 #include "wick/train/foreign/ai_toolkit.h"
 #include "wick/train/foreign/kohya.h"
+#include "wick/train/foreign/musubi.h"
 #include "wick/train/foreign/onetrainer.h"
 
 namespace wick {
@@ -40,7 +41,7 @@ std::string option_files_page() {
          "to the tables in\n"
          "`wick/train/foreign`.\n" +
          key_table("kohya's scripts", kohya_keys()) + key_table("ai-toolkit", ai_toolkit_keys()) +
-         key_table("OneTrainer", onetrainer_keys());
+         key_table("OneTrainer", onetrainer_keys()) + key_table("musubi-tuner", musubi_keys());
 }
 
 }  // namespace wick

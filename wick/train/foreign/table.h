@@ -40,7 +40,7 @@ struct ForeignKey {
 inline constexpr std::string_view kOwnLogs = "a run writes TensorBoard's files and metrics.jsonl",
                                   kOwnLoading = "Wick reads and moves data in its own way",
                                   kNoUpload = "Wick uploads nothing", kFused = "attention is always fused",
-                                  kCompiled = "kernels are compiled ahead";
+                                  kCompiled = "kernels are compiled ahead", kOwnState = "--resume goes on with any run";
 
 class ForeignReader {
  protected:
