@@ -320,9 +320,9 @@ struct KohyaScript {
   std::string_view name;
   KohyaModel model;
 };
-constexpr KohyaScript kScripts[] = {{"sdxl_train_network.py", KohyaModel::sdxl},
-                                    {"sd3_train_network.py", KohyaModel::sd3},
-                                    {"flux_train_network.py", KohyaModel::flux}};
+constexpr KohyaScript kTrainingScripts[] = {{"sdxl_train_network.py", KohyaModel::sdxl},
+                                            {"sd3_train_network.py", KohyaModel::sd3},
+                                            {"flux_train_network.py", KohyaModel::flux}};
 
 std::string in_words(int models) {
   std::vector<std::string_view> names;
@@ -367,8 +367,8 @@ class KohyaReader : private ScriptReader {
   void settle_model() {
     const std::string module = text("network_module", "networks.lora"), script = text(kScriptKey, "");
     if (!script.empty()) {
-      const auto* known = std::ranges::find(kScripts, script, &KohyaScript::name);
-      if (known == std::end(kScripts))
+      const auto* known = std::ranges::find(kTrainingScripts, script, &KohyaScript::name);
+      if (known == std::end(kTrainingScripts))
         refuse_value(kScriptKey, "sdxl_train_network.py, sd3_train_network.py or flux_train_network.py", script);
       model_ = known->model;
     } else if (module == "networks.lora_flux" || has("ae"))

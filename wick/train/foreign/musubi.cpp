@@ -16,7 +16,7 @@ using MusubiKey = ForeignKey;
 using MusubiTree = nlohmann::ordered_json;
 
 constexpr std::string_view kOfVideo = "is for videos", kControl = "Wick has no reference pictures yet",
-                           kOfTheFile = "Wick's files have no such field";
+                           kNoSuchField = "Wick's files have no such field";
 
 // All options that musubi-tuner's scripts share, those of FLUX.1 Kontext, and the keys of its data sets.
 constexpr MusubiKey kMusubiKeys[] = {
@@ -110,11 +110,11 @@ constexpr MusubiKey kMusubiKeys[] = {
     MusubiKey::together("max_timestep"),
     MusubiKey::unless_zero("max_train_epochs"),
     MusubiKey::unless_zero("max_train_steps"),
-    MusubiKey::idle("metadata_arch", kOfTheFile),
+    MusubiKey::idle("metadata_arch", kNoSuchField),
     MusubiKey::same("metadata_author"),
     MusubiKey::same("metadata_description"),
     MusubiKey::same("metadata_license"),
-    MusubiKey::idle("metadata_reso", kOfTheFile),
+    MusubiKey::idle("metadata_reso", kNoSuchField),
     MusubiKey::same("metadata_tags"),
     MusubiKey::same("metadata_title"),
     MusubiKey::together("min_timestep"),
@@ -212,12 +212,13 @@ class MusubiReader : private ScriptReader {
   void settle_model() {
     const std::string script = text(kScriptKey, kMusubiScript);
     if (script != kMusubiScript) refuse(kScriptKey, fmt::format("{}; found {}", kModels, quote(script)));
-    static constexpr KohyaNetwork kNetworks[] = {{"networks.lora_flux", NetworkFamily::musubi_flux},
-                                                 {"networks.loha", NetworkFamily::musubi_flux, AdapterKind::loha},
-                                                 {"networks.lokr", NetworkFamily::musubi_flux, AdapterKind::lokr}};
+    static constexpr KohyaNetwork kMusubiNetworks[] = {
+        {"networks.lora_flux", NetworkFamily::musubi_flux},
+        {"networks.loha", NetworkFamily::musubi_flux, AdapterKind::loha},
+        {"networks.lokr", NetworkFamily::musubi_flux, AdapterKind::lokr}};
     const std::string module = text("network_module", "");
-    const auto* network = std::ranges::find(kNetworks, module, &KohyaNetwork::module);
-    if (network == std::end(kNetworks))
+    const auto* network = std::ranges::find(kMusubiNetworks, module, &KohyaNetwork::module);
+    if (network == std::end(kMusubiNetworks))
       refuse("network_module",
              fmt::format("{}: expected networks.lora_flux, loha or lokr, found {}", kModels, quote(module)));
     network_ = *network;

@@ -52,8 +52,8 @@ Json tree_of_script(const std::string& text, const std::string& source) {
 OptionSyntax syntax_of(const std::filesystem::path& file) {
   const std::string ending = file.extension().string();
   if (ending == ".yaml" || ending == ".yml") return OptionSyntax::yaml;
-  static constexpr std::string_view kScripts[] = {".sh", ".bat", ".cmd", ".ps1"};
-  if (std::ranges::find(kScripts, ending) != std::end(kScripts)) return OptionSyntax::script;
+  static constexpr std::string_view kShellEndings[] = {".sh", ".bat", ".cmd", ".ps1"};
+  if (std::ranges::find(kShellEndings, ending) != std::end(kShellEndings)) return OptionSyntax::script;
   return ending == ".json" ? OptionSyntax::json : OptionSyntax::toml;
 }
 
