@@ -15,9 +15,9 @@ constexpr std::string_view kScriptEnding = "train_network.py";
 bool is_option(std::string_view word) { return word.size() > 2 && word.starts_with("--"); }
 
 // Splits a script into commands, and each into words.
-class ScriptReader {
+class ShellReader {
  public:
-  ScriptReader(std::string_view text, const std::string& source) : text_(text), source_(source) {}
+  ShellReader(std::string_view text, const std::string& source) : text_(text), source_(source) {}
 
   bool is_at_end() const { return at_ == text_.size(); }
 
@@ -101,7 +101,7 @@ bool is_kohya_key(std::string_view key) {
 }  // namespace
 
 std::vector<std::string> words_of_script(std::string_view text, const std::string& source) {
-  ScriptReader reader(text, source);
+  ShellReader reader(text, source);
   while (!reader.is_at_end()) {
     std::vector<std::string> words = reader.command();
     const auto script = std::ranges::find_if(words, [](const auto& word) { return word.ends_with(kScriptEnding); });
