@@ -122,11 +122,11 @@ void PictureFlags::add_steps(Adder& add) {
       "How noise is taken away: euler and dpmpp-2m are for all models, the others for SDXL; dpmpp-sde has Karras' "
       "sigmas and two evaluations a step, lcm takes 4 steps at --cfg 1 unless told otherwise [as listed below]");
   set_choices(add.carried(samplers, sampler), sampler_names());
-  CLI::Option* predictions = command.add_option(
-      "--prediction", prediction,
-      "SDXL: what the model predicts, the noise (epsilon) or v, in place of what its files say; the last timestep "
-      "keeps some signal unless they say otherwise [theirs]");
-  set_choices(add.carried(predictions, prediction), {"epsilon", "v"});
+  CLI::Option* predictions = command.add_option("--prediction", prediction,
+                                                "SDXL: what the model predicts, the noise (epsilon), v, or v with a "
+                                                "last timestep that has no signal, in place of "
+                                                "what its files say [theirs]");
+  set_choices(add.carried(predictions, prediction), {"epsilon", "v", "v-zero-snr"});
   add.number("--shift", shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
 }
 

@@ -20,7 +20,7 @@ class Kinds : public Models {
   using Models::folder_;
 
   std::vector<float> picture(const Checkpoint& files, const std::vector<SamplerKind>& samplers = {SamplerKind::euler},
-                             std::optional<Prediction> prediction = {}) const {
+                             PredictionSetting prediction = PredictionSetting::automatic) const {
     const std::unique_ptr<Diffusion> diffusion =
         open_diffusion(files, {.t5 = {.tokens = 12}, .prediction = prediction});
     diffusion->load({}, kDrawingParts);
@@ -196,7 +196,7 @@ TEST_F(SdxlKinds, AreDrawnAlikeByAllSamplers) {
   }
   // In place of what the file says.
   const Checkpoint plain = model({.model = save("all in one", in_one_file())}, false);
-  EXPECT_TRUE(picture(plain, samplers, Prediction::v) == all[1]);
+  EXPECT_TRUE(picture(plain, samplers, PredictionSetting::v) == all[1]);
   // No sampler's picture is that of another one, or of a model that predicts something else.
   std::set<std::vector<float>> distinct;
   const size_t size = all[0].size() / samplers.size();
@@ -207,7 +207,8 @@ TEST_F(SdxlKinds, AreDrawnAlikeByAllSamplers) {
 }
 
 TEST_F(SdxlKinds, TellLorasWhatTheyPredict) {
-  const auto told = [&](const std::vector<std::string>& markers, std::optional<Prediction> prediction = {}) {
+  const auto told = [&](const std::vector<std::string>& markers,
+                        PredictionSetting prediction = PredictionSetting::automatic) {
     Tensors all = in_one_file();
     for (const std::string& marker : markers) all[marker] = zeros({0});
     const auto metadata =
@@ -215,7 +216,7 @@ TEST_F(SdxlKinds, TellLorasWhatTheyPredict) {
     return metadata.at("modelspec.prediction_type") + ", " + metadata.at("ss_zero_terminal_snr");
   };
   EXPECT_EQ(told({}), "epsilon, False");
-  EXPECT_EQ(told({}, Prediction::v), "v, False");
+  EXPECT_EQ(told({}, PredictionSetting::v), "v, False");
   EXPECT_EQ(told({"v_pred"}), "v, False");
   EXPECT_EQ(told({"v_pred", "ztsnr"}), "v, True");
 }

@@ -79,17 +79,21 @@ TEST(NoiseSchedule, KarrasSigmasAreTheSameProcess) {
 }
 
 TEST(NoiseSchedule, APredictionStandsInForTheConfigs) {
-  const auto read = [](const std::string& json, Prediction asked) {
+  const auto read = [](const std::string& json, PredictionSetting asked) {
     return NoiseSchedule(Config::parse(json, "scheduler_config.json"), asked);
   };
-  const NoiseSchedule v = read("{}", Prediction::v);
+  const NoiseSchedule v = read("{}", PredictionSetting::v);
   EXPECT_EQ(v.prediction, Prediction::v);
   EXPECT_EQ(v.alphas_cumprod(), parse("{}").alphas_cumprod());
-  EXPECT_EQ(read(R"({"prediction_type": "v_prediction"})", Prediction::noise).prediction, Prediction::noise);
-  EXPECT_EQ(read(R"({"prediction_type": "sample"})", Prediction::v).prediction, Prediction::v);
+  EXPECT_EQ(read(R"({"prediction_type": "v_prediction"})", PredictionSetting::epsilon).prediction, Prediction::noise);
+  EXPECT_EQ(read(R"({"prediction_type": "sample"})", PredictionSetting::v).prediction, Prediction::v);
   const std::string zero = R"({"prediction_type": "v_prediction", "rescale_betas_zero_snr": true})";
-  EXPECT_EQ(read(zero, Prediction::v).alpha_cumprod(999), 0);
-  expect_error([&] { read(zero, Prediction::noise); }, {"rescale_betas_zero_snr", "--prediction should be v"});
+  EXPECT_EQ(read(zero, PredictionSetting::v).alpha_cumprod(999), 0);
+  const NoiseSchedule asked = read("{}", PredictionSetting::v_zero_snr);
+  EXPECT_EQ(asked.prediction, Prediction::v);
+  EXPECT_EQ(asked.alphas_cumprod(), read(zero, PredictionSetting::v).alphas_cumprod());
+  EXPECT_EQ(asked.spacing, TimestepSpacing::trailing) << "a sampler has to visit the last timestep";
+  expect_error([&] { read(zero, PredictionSetting::epsilon); }, {"rescale_betas_zero_snr", "--prediction should be v"});
 }
 
 // The defaults of diffusers' constructors.

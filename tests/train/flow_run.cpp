@@ -145,7 +145,8 @@ void set_flags(TrainConfig& config, const std::string& flags) {
 
 // Losses, their weights, noises, dropout of ranks and modules, limits of norms (tools/golden/replay_objective.py).
 TEST_F(FlowRun, ObjectivesAreReplayed) {
-  for (const char* name : {"sdxl-snr", "sdxl-debiased", "sdxl-l1", "sdxl-v", "sd3-cosmap", "sd3-sqrt", "sd3-squared"}) {
+  for (const char* name :
+       {"sdxl-snr", "sdxl-debiased", "sdxl-l1", "sdxl-v", "sdxl-zero-snr", "sd3-cosmap", "sd3-sqrt", "sd3-squared"}) {
     SCOPED_TRACE(name);
     const bool is_flow = std::string_view(name).starts_with("sd3");
     expect_replayed(std::string("objective/") + name, is_flow ? sd3.path() : kGolden / "sdxl",

@@ -168,6 +168,11 @@ TEST_F(KohyaTest, OptionsOfOtherModelsMeanNothing) {
     EXPECT_EQ(read.config.multires_noise_iterations, 0);
   }
   EXPECT_EQ(config(of_sdxl).min_snr_gamma, 5);
+  EXPECT_EQ(config(of_sdxl).prediction, PredictionSetting::v);
+  const TrainConfig zero =
+      config("v_parameterization = true\nzero_terminal_snr = true\nscale_v_pred_loss_like_noise_pred = true");
+  EXPECT_EQ(zero.prediction, PredictionSetting::v_zero_snr);
+  EXPECT_TRUE(zero.scale_v_pred_loss_like_noise_pred);
 }
 
 TEST_F(KohyaTest, DtypesHaveAllTheirNames) {
@@ -178,7 +183,7 @@ TEST_F(KohyaTest, DtypesHaveAllTheirNames) {
 }
 
 TEST_F(KohyaTest, WhatCannotBeHonouredIsRefusedByName) {
-  expect_refused("zero_terminal_snr = true", {"zero_terminal_snr", "no such setting"});
+  expect_refused("zero_terminal_snr = true", {"zero_terminal_snr", "expected v_parameterization"});
   expect_refused("token_warmup_step = 3", {"token_warmup_step", "leave it out"});
   expect_refused("max_token_length = 300", {"max_token_length", "from 75 to 225"});
   expect_refused("resume = 'state'", {"resume", "--resume"});

@@ -57,7 +57,7 @@ TEST_F(MusubiTest, DefaultsAreThoseOfItsParser) {
   EXPECT_EQ(c.optimizer, OptimizerKind::adamw);
   EXPECT_DOUBLE_EQ(c.weight_decay, 0.01);
   EXPECT_EQ(c.timesteps, TimestepKind::uniform) << "sigma";
-  EXPECT_EQ(c.timestep_shift, "1.0");
+  EXPECT_EQ(c.timestep_shift, "1");
   EXPECT_EQ(c.train_guidance, 1);
   EXPECT_EQ(c.dtype, DType::f32);
   EXPECT_EQ(c.targets, (std::vector<std::string>{"transformer.double_blocks.*", "transformer.single_blocks.*",
@@ -113,7 +113,7 @@ TEST_F(MusubiTest, OthersAreRefused) {
   refused("", std::string(kData) + "control_directory = \"c\"\n",
           {"datasets[0].control_directory", "reference pictures"});
   refused("", "[general]\n", {"dataset_config", "[[datasets]]"});
-  refused("", "[[datasets]]\nvideo_directory = \"v\"\n", {"video_directory", "videos"});
+  refused("", "[[datasets]]\nvideo_directory = \"v\"\n", {"datasets[0].video_directory", "videos"});
   const std::string other = write("q.toml", "dit = \"q\"\nnetwork_module = \"networks.lora_qwen_image\"\n");
   expect_error([&] { explain_musubi(other).check(); }, {"q.toml: network_module", "FLUX.1", "lora_qwen_image"});
   EXPECT_EQ(trainer_of(other), Trainer::musubi);

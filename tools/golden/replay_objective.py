@@ -28,6 +28,7 @@ RUNS = {
                           multires_noise_iterations=4, multires_noise_discount=0.6),
     "sdxl-l1": dict(family="sdxl", loss_type="l1", ip_noise_gamma=0.3, rank_dropout=0.4, scale_weight_norms=0.004),
     "sdxl-v": dict(family="sdxl", prediction="v", min_snr_gamma=4, debiased_estimation_loss=True),
+    "sdxl-zero-snr": dict(family="sdxl", prediction="v-zero-snr", scale_v_pred_loss_like_noise_pred=True),
     "sd3-cosmap": dict(family="sd3", weighting_scheme="cosmap", loss_type="smooth-l1", huber_schedule="exponential", huber_c=0.05,
                        huber_scale=1.5, module_dropout=0.4),
     "sd3-sqrt": dict(family="sd3", weighting_scheme="sigma-sqrt", loss_type="huber", huber_schedule="constant", noise_offset=0.1,
@@ -58,7 +59,10 @@ class Sdxl:
         self.model, self.swapped = self.pipeline.unet, []
         self.targets = {original(name): [name] for name, module in self.model.named_modules()
                         if ".attentions." in name and isinstance(module, torch.nn.Linear)}
-        self.alphas = DDPMScheduler.from_config(self.pipeline.scheduler.config).alphas_cumprod.double()
+
+    def begin(self, run):
+        changes = dict(rescale_betas_zero_snr=True) if run.get("prediction") == "v-zero-snr" else {}
+        self.alphas = DDPMScheduler.from_config(self.pipeline.scheduler.config, **changes).alphas_cumprod.double()
 
     def text(self, caption):
         states, _, pooled, _ = self.pipeline.encode_prompt(caption, do_classifier_free_guidance=False)
@@ -90,6 +94,9 @@ class Sd3(replay.Sd3):
         super().__init__()
         self.model = self.pipeline.transformer
         self.swapped = [name for name, (_, swapped) in sd3_transformer.modules(self.model).items() if swapped]
+
+    def begin(self, run):
+        pass
 
     def draw_times(self, samples, latents):
         return torch.sigmoid(self.mean_of_logit(*latents) + samples.normal("timestep").double()).float()
@@ -151,13 +158,16 @@ def loss_of(run, family, prediction, target, times):
     else:
         c = huber_c(run, family, times).float()[:, None, None, None]
         loss = 2 * ((error**2 + c**2).sqrt() - c) * (c if kind == "huber" else 1)
-    loss, v = loss.mean([1, 2, 3]), run.get("prediction") == "v"
+    loss, v = loss.mean([1, 2, 3]), run.get("prediction", "").startswith("v")
     if "min_snr_gamma" in run:
         snr = family.snr(times)
         loss = loss * (snr.clamp(max=run["min_snr_gamma"]) / (snr + 1 if v else snr)).float()
     if "debiased_estimation_loss" in run:
         snr = family.snr(times).clamp(max=1000)
         loss = loss * (1 / (snr + 1) if v else snr**-0.5).float()
+    if "scale_v_pred_loss_like_noise_pred" in run:
+        snr = family.snr(times).clamp(max=1000)
+        loss = loss * (snr / (snr + 1)).float()
     scheme = run.get("weighting_scheme")
     if scheme == "sigma-sqrt":
         loss = loss * times**-2.0
@@ -199,6 +209,7 @@ def limit_norms(factors, most):
 
 
 def train(run, family):
+    family.begin(run)
     family.pipeline.transformer = getattr(family.pipeline, "transformer", family.model)  # that replay.fresh() reads
     with torch.no_grad():
         pixels = {name: smooth(name, width, height) for name, (width, height, _) in PICTURES.items()}
@@ -220,7 +231,7 @@ def train(run, family):
         if "ip_noise_gamma" in run:
             seen = n + run["ip_noise_gamma"] * torch.cat([stream.normal(*shape) for stream in streams]).permute(0, 3, 1, 2)
         prediction = family.predict(adapted(run, family, factors, first), family.noised(x, seen, times), times, states, pooled)
-        loss = loss_of(run, family, prediction, family.target(x, n, times, run.get("prediction") == "v"), times)
+        loss = loss_of(run, family, prediction, family.target(x, n, times, run.get("prediction", "").startswith("v")), times)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(factors.values(), CLIP))
         optimizer.step()

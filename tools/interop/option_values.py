@@ -143,6 +143,10 @@ def ai_toolkit(v, family):
              loss_type={"mse": "l2", "mae": "l1"}.get(v["train.loss_type"], v["train.loss_type"]), noise_offset=v["train.noise_offset"], prior_loss_weight=v["train.reg_weight"],
              min_snr_gamma=v["train.min_snr_gamma"] or 0, prediction="v" if v["model.is_v_pred"] else "auto",
              quantize={"qfloat8": "fp8", "float8": "fp8", "qint8": "int8"}.get(v["model.qtype"], v["model.qtype"]) if v["model.quantize"] else "none")
+    if v["network.type"] == "lokr" and v["network.lokr_full_rank"]:  # said by a rank of 9999999999
+        for key in ("rank", "alpha", "conv_rank", "conv_alpha"):
+            del s[key]
+        s["lokr_full"] = True
     if family == "sdxl":
         return s
     kind = v["train.timestep_type"]
@@ -185,10 +189,8 @@ def onetrainer(v, family):
 
 
 def onetrainer_targets(v, family, part, names):
-    if v["layer_filter"]:
-        chosen = [f"unet.*.attentions.*"] if v["layer_filter_preset"] == "attn-mlp" else [v["layer_filter"]]
-    else:
-        chosen = [f"{part}.*"] if v["layer_filter_preset"] == "full" else ["unet.*.attentions.*"] if v["layer_filter_preset"] == "attn-mlp" else [v["layer_filter_preset"]]
+    words = v["layer_filter"].split(",") if v["layer_filter"] else []  # a module with one of them in its name
+    chosen = [f"{part}.*{word.strip()}*" for word in words] or [f"{part}.*" if v["layer_filter_preset"] == "full" else v["layer_filter_preset"]]
     return (chosen if v[f"{part}.train"] else []) + [f"{n}.*" for n in names if v[f"{n}.train"]]
 
 
@@ -200,4 +202,23 @@ def onetrainer_times(v):
     return s | (dict(timestep_shift="auto") if dynamic else dict(timestep_mean=v["noising_bias"] + math.log(shift)))
 
 
-SETTINGS = {"kohya's scripts": kohya, "ai-toolkit": ai_toolkit, "OneTrainer": onetrainer}
+def musubi(v, family):
+    optimizer = v["optimizer_type"].lower()
+    s = dict(rank=v["network_dim"] or 4, alpha=v["network_alpha"], adapter={"networks.loha": "loha", "networks.lokr": "lokr"}.get(v["network_module"], "lora"),
+             lora_dropout=v["network_dropout"] or 0, scale_weight_norms=v["scale_weight_norms"] or 0, lr=v["learning_rate"], optimizer=KOHYA_OPTIMIZERS[optimizer][0],
+             weight_decay=float(arguments(v["optimizer_args"]).get("weight_decay", KOHYA_OPTIMIZERS[optimizer][1])), max_grad_norm=v["max_grad_norm"],
+             accumulate=v["gradient_accumulation_steps"], gradient_checkpointing=v["gradient_checkpointing"], checkpoints_on_host=v["gradient_checkpointing_cpu_offload"],
+             dtype=KOHYA_DTYPES[v["mixed_precision"]], quantize="fp8" if v["fp8_base"] else "none", stream_blocks=str(v["blocks_to_swap"] or 0), name=v["output_name"],
+             save_every_epochs=v["save_every_n_epochs"] or 0, train_guidance=1, bucket_step=16, caption_extension=".txt", batch_size=1, resolution=128, dataset=v["image_directory"])
+    s |= kohya_schedule(v, s["optimizer"])
+    s |= {"epochs": v["max_train_epochs"]} if v["max_train_epochs"] else {"steps": v["max_train_steps"]}
+    if v["seed"] is not None:
+        s["seed"] = v["seed"]
+    how, shift = v["timestep_sampling"], v["discrete_flow_shift"]
+    if how in ("sigma", "uniform"):
+        return s | dict(timesteps="uniform", timestep_shift=shift if how == "sigma" else 1)
+    s |= dict(timesteps="logit-normal", timestep_std=v["sigmoid_scale"])
+    return s | {"sigmoid": dict(timestep_mean=0), "shift": dict(timestep_shift=shift), "flux_shift": dict(timestep_shift="auto")}[how]
+
+
+SETTINGS = {"kohya's scripts": kohya, "ai-toolkit": ai_toolkit, "OneTrainer": onetrainer, "musubi-tuner": musubi}

@@ -212,6 +212,8 @@ class KohyaGui:
             if not made:
                 print(f"kohya_ss: {preset.name}: its own page starts no run with it", file=sys.stderr)
                 continue
+            for caption in (place.pictures / "1_style").glob("*.txt"):  # presets have extensions of their own
+                caption.with_suffix(values.get("caption_extension") or ".txt").write_text(caption.read_text())
             for prompts in folder.rglob("prompt.txt"):  # pictures that a CPU can draw
                 lines = [re.sub(r" --[whs] \S+", "", line) + " --w 64 --h 64 --s 1" for line in prompts.read_text().splitlines() if line.strip()]
                 prompts.write_text("\n".join(lines))
@@ -375,6 +377,7 @@ console.log(JSON.stringify(all));
         process["datasets"] = process["datasets"][:1]
         process["datasets"][0]["folder_path"] = str(place.pictures / "1_style")
         process["model"]["name_or_path"] = str(place.model(family))
+        process["sample"] |= dict(width=64, height=64, sample_steps=1)  # for a CPU
 
     def files(self, place):
         import yaml
@@ -390,6 +393,8 @@ console.log(JSON.stringify(all));
                 text = re.sub(r"^(\s*training_folder: ).*$", rf'\1"{folder}"', text, flags=re.M)
                 text = re.sub(r"^(\s*- folder_path: ).*$", rf'\1"{place.pictures / "1_style"}"', text, flags=re.M)
                 text = re.sub(r"^(\s*name_or_path: ).*$", rf'\1"{place.model(family)}"', text, flags=re.M)
+                for key, least in (("width", 64), ("height", 64), ("sample_steps", 1)):  # for a CPU
+                    text = re.sub(rf"^(\s*{key}: )\d+", rf"\g<1>{least}", text, flags=re.M)
             made = place.folder() / path.name
             made.write_text(text)
             yield OptionFile(self.trainer, f"ai-toolkit/examples/{path.stem}", made, family)
@@ -510,6 +515,10 @@ class Musubi:
 
     def __init__(self, folder):
         self.folder = needs(folder, "--musubi")
+        sys.path.insert(0, str(self.folder / "src"))
+        with standing_in(self.folder):
+            from musubi_tuner import flux_kontext_train_network
+        self.script = flux_kontext_train_network
 
     def files(self, place):
         for page in sorted((self.folder / "docs").glob("*.md")):
@@ -543,4 +552,18 @@ class Musubi:
                 yield OptionFile(self.trainer, f"musubi-tuner/docs/{path.stem}.toml", path, family)
 
     def values(self, file):
-        return None  # its reader is to come
+        if file.path.suffix == ".toml":
+            arguments = ["--config_file", str(file.path)]
+        else:
+            words = shlex.split(file.path.read_text().replace("\\\n", " ").replace("^\n", " "), comments=True)
+            arguments = words[next(i for i, a in enumerate(words) if a.endswith("_train_network.py")) + 1:]
+        import tomllib
+        with standing_in(self.folder):
+            parser = self.script.flux_kontext_setup_parser(self.script.setup_parser_common())
+            before, sys.argv = sys.argv, ["flux_kontext_train_network.py", *arguments]
+            try:
+                found = vars(self.script.read_config_from_file(parser.parse_args(), parser))
+            finally:
+                sys.argv = before
+        data = tomllib.loads(Path(found["dataset_config"]).read_text())
+        return found | dict(image_directory=data["datasets"][0]["image_directory"])

@@ -56,9 +56,9 @@ struct T5Options {
 // What a model's files leave open.
 struct ReadingOptions {
   T5Options t5 = {};
-  PromptSyntax syntax = PromptSyntax::plain;  // of all texts; captions are plain
-  int64_t clip_chunks = 1;                    // of plain texts, for SDXL (ClipTexts)
-  std::optional<Prediction> prediction = {};  // in place of what the files say; not of a rectified flow
+  PromptSyntax syntax = PromptSyntax::plain;                    // of all texts; captions are plain
+  int64_t clip_chunks = 1;                                      // of plain texts, for SDXL (ClipTexts)
+  PredictionSetting prediction = PredictionSetting::automatic;  // not of a rectified flow
 };
 
 struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents

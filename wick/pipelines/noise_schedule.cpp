@@ -101,7 +101,9 @@ std::optional<TimestepSpacing> spacing_of(const Config& config) {
   fail("{}: timestep_spacing should be \"leading\", \"trailing\" or \"linspace\", found \"{}\"", config.source(), name);
 }
 
-Prediction prediction_of(const Config& config) {
+Prediction prediction_of(const Config& config, PredictionSetting asked) {
+  if (asked != PredictionSetting::automatic)
+    return asked == PredictionSetting::epsilon ? Prediction::noise : Prediction::v;
   const std::string name = config.text_or("prediction_type", "epsilon");
   check(name == "epsilon" || name == "v_prediction",
         "{}: prediction_type should be \"epsilon\" or \"v_prediction\", found {}", config.source(), quote(name));
@@ -157,26 +159,26 @@ bool final_sigma_is_zero_in(const Config& config) {
 
 // The config says of which class it was saved. Where it does not, diffusers takes the class that model_index.json names
 // (DiffusionPipeline.from_pretrained). That one must be known in either case: diffusers would make such a scheduler.
-NoiseSchedule NoiseSchedule::read(const Checkpoint& model, std::optional<Prediction> prediction) {
-  if (model.is_assembled() && !model.has("scheduler")) return NoiseSchedule(config_of_files(model), prediction);
+NoiseSchedule NoiseSchedule::read(const Checkpoint& model, PredictionSetting asked) {
+  if (model.is_assembled() && !model.has("scheduler")) return NoiseSchedule(config_of_files(model), asked);
   const Config config = model.component("scheduler").config();
   const std::string in_pipeline = class_in_pipeline(model);
   const std::string name = config.text_or("_class_name", in_pipeline);
   check(!name.empty(), "{}: expected a _class_name there or a scheduler in model_index.json, found neither",
         config.source());
-  return {config, name, prediction};
+  return {config, name, asked};
 }
 
-NoiseSchedule::NoiseSchedule(const Config& config, std::optional<Prediction> asked)
+NoiseSchedule::NoiseSchedule(const Config& config, PredictionSetting asked)
     : NoiseSchedule(config, config.text_or("_class_name", ""), asked) {}
 
-NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name, std::optional<Prediction> asked)
+NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name, PredictionSetting asked)
     : spacing(spacing_of(config)),
       steps_offset(config.integer_or("steps_offset", 0, {0, 1'000'000})),
       set_alpha_to_one(config.boolean_or("set_alpha_to_one", true)),
       clip_sample(config.boolean_or("clip_sample", class_of(config, name).clip_sample)),
       final_sigma_is_zero(final_sigma_is_zero_in(config)),
-      prediction(asked ? *asked : prediction_of(config)),
+      prediction(prediction_of(config, asked)),
       original_steps(config.integer_or("original_inference_steps", 50, {1, 1'000'000})),
       timestep_scaling(config.number_or("timestep_scaling", 10, {1e-6, 1e6})) {
   source = config.source();
@@ -186,11 +188,13 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name, std:
   double product = 1;
   for (const double beta : betas(config, class_of(config, name))) alphas_cumprod_.push_back(product *= 1 - beta);
   check(product > 0, "{}: the betas leave no signal at the last timestep", source);
-  if (config.boolean_or("rescale_betas_zero_snr", false)) {
+  const bool is_asked = asked != PredictionSetting::automatic, ends_in_noise = asked == PredictionSetting::v_zero_snr;
+  if (ends_in_noise) spacing = TimestepSpacing::trailing;
+  if (ends_in_noise || config.boolean_or("rescale_betas_zero_snr", false)) {
     check(train_steps() > 1 && prediction == Prediction::v,
           "{}: rescale_betas_zero_snr leaves no signal at the last timestep, where only v can be predicted; "
           "{} should be {}",
-          source, asked ? "--prediction" : "prediction_type", asked ? "v" : "\"v_prediction\"");
+          source, is_asked ? "--prediction" : "prediction_type", is_asked ? "v" : "\"v_prediction\"");
     leave_no_signal(alphas_cumprod_);
   }
 }

@@ -19,11 +19,11 @@ enum class TimestepSpacing { leading, trailing, linspace };
 class NoiseSchedule final : public Process {
  public:
   // The config of the model's scheduler; the pipeline's tells the class where that does not. A model of files alone has
-  // SDXL's own, and tensors called "v_pred" and "ztsnr" say what it differs in. `prediction` stands in for theirs
-  // alone. Throws Error for a class that describes another process (flow matching, EDM, ...) or is not known to
+  // SDXL's own, and tensors called "v_pred" and "ztsnr" say what it differs in. `asked` stands in for
+  // theirs. Throws Error for a class that describes another process (flow matching, EDM, ...) or is not known to
   // describe this one.
-  static NoiseSchedule read(const Checkpoint& model, std::optional<Prediction> prediction = {});
-  explicit NoiseSchedule(const Config& config, std::optional<Prediction> prediction = {});
+  static NoiseSchedule read(const Checkpoint& model, PredictionSetting asked = PredictionSetting::automatic);
+  explicit NoiseSchedule(const Config& config, PredictionSetting asked = PredictionSetting::automatic);
 
   int64_t train_steps() const override { return int64_t(alphas_cumprod_.size()); }
   const std::vector<double>& alphas_cumprod() const { return alphas_cumprod_; }
@@ -54,7 +54,7 @@ class NoiseSchedule final : public Process {
   double timestep_scaling = 10;  // of LCM's boundary conditions
 
  private:
-  NoiseSchedule(const Config& config, const std::string& class_name, std::optional<Prediction> prediction);
+  NoiseSchedule(const Config& config, const std::string& class_name, PredictionSetting asked);
 
   std::vector<double> alphas_cumprod_;
 };

@@ -120,6 +120,9 @@ struct Noised {     // B latents somewhere between signal and noise
 // The quantity that a model of DDPM's predicts: the noise, or v, which is sqrt(alpha_cumprod) noise - sqrt(1 -
 // alpha_cumprod) latent (Salimans and Ho, "Progressive distillation", 2022).
 enum class Prediction { noise, v };
+// What stands in for the files' words: nothing, the noise, v, or v with a last timestep that has no signal (Lin et al.,
+// 2023).
+enum class PredictionSetting { automatic, epsilon, v, v_zero_snr };
 
 class Process {
  public:

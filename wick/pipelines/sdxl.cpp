@@ -145,7 +145,7 @@ class Sdxl final : public LatentDiffusion {
   ClipTexts clip_l_, big_g_;
   int64_t sample_size_;
   bool zeros_for_none_;
-  std::optional<Prediction> prediction_;  // asked for in place of the files'
+  PredictionSetting prediction_;
   mutable std::optional<NoiseSchedule> schedule_;
   std::optional<SdxlUNet> unet_;
 };

@@ -440,8 +440,8 @@ std::vector<TrainOption> listed_options() {
   add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
       {.max = 1000, .kind = ModelKind::pictures});
   add("prediction", Subject::pictures, &C::prediction,
-      "SDXL: what the model predicts, the noise or v, in place of what its files say; the last timestep keeps some "
-      "signal unless they say otherwise",
+      "SDXL: what the model predicts, the noise, v, or v with a last timestep that has no signal, in place of what its "
+      "files say",
       {.kind = ModelKind::pictures});
   add("timesteps", Subject::pictures, &C::timesteps, "How FLUX and SD3 draw the time of a step",
       {.kind = ModelKind::pictures});
@@ -473,6 +473,8 @@ std::vector<TrainOption> listed_options() {
       {.max = 1e6, .kind = ModelKind::pictures});
   add("debiased_estimation_loss", Subject::loss, &C::debiased_estimation_loss, "SDXL: weighs times by 1 / sqrt(SNR)",
       {.kind = ModelKind::pictures});
+  add("scale_v_pred_loss_like_noise_pred", Subject::loss, &C::scale_v_pred_loss_like_noise_pred,
+      "SDXL that predicts v: weighs times by SNR / (SNR + 1)", {.kind = ModelKind::pictures});
   add("weighting_scheme", Subject::loss, &C::weighting_scheme,
       "FLUX and SD3: weighs a time sigma by 1, 1 / sigma^2, 2 / (pi (1 - 2 sigma + 2 sigma^2)) or sigma^2",
       {.kind = ModelKind::pictures});

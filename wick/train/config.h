@@ -29,7 +29,6 @@ enum class AdapterKind { lora, dora, loha, lokr, dora_loha, dora_lokr };
 enum class LrSchedule { constant, linear, cosine, cosine_with_restarts, polynomial };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q6_k, q5_k, q4_k, q4_0 };
-enum class PredictionSetting { automatic, epsilon, v };  // the first: as the model's files say
 
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
 // TrainOption::Member.
@@ -45,7 +44,7 @@ constexpr std::string_view names_of(TrainTurns) { return "all|last"; }
 constexpr std::string_view names_of(Quantize) {
   return "none|fp8|fp8-block|int8|nf4|nf4-double|q8_0|q6_k|q5_k|q4_k|q4_0";
 }
-constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
+constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v|v-zero-snr"; }
 constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
 constexpr std::string_view names_of(TimestepRange) { return "shifted|drawn"; }
 constexpr std::string_view names_of(LossType) { return "l2|l1|huber|smooth-l1"; }
@@ -149,7 +148,7 @@ struct TrainConfig {
   HuberSchedule huber_schedule = HuberSchedule::snr;
   double huber_c = 0.1, huber_scale = 1;
   double min_snr_gamma = 0;  // 0: none
-  bool debiased_estimation_loss = false;
+  bool debiased_estimation_loss = false, scale_v_pred_loss_like_noise_pred = false;
   WeightingScheme weighting_scheme = WeightingScheme::none;
   double noise_offset = 0, adaptive_noise_scale = 0, ip_noise_gamma = 0;
   int64_t multires_noise_iterations = 0;

@@ -100,10 +100,9 @@ double Objective::weight(const Process& process, double time) const {
   double weight = 1;
   const double snr = process.snr(time);
   if (min_snr_gamma > 0) weight *= std::min(snr, min_snr_gamma) / (process.predicts_v() ? snr + 1 : snr);
-  if (debiased) {
-    const double bounded = std::min(snr, 1000.0);
-    weight *= process.predicts_v() ? 1 / (bounded + 1) : 1 / std::sqrt(bounded);
-  }
+  const double bounded = std::min(snr, 1000.0);
+  if (debiased) weight *= process.predicts_v() ? 1 / (bounded + 1) : 1 / std::sqrt(bounded);
+  if (v_like_noise) weight *= bounded / (bounded + 1);
   if (weighting == WeightingScheme::sigma_sqrt) weight /= time * time;
   if (weighting == WeightingScheme::sigma_squared) weight *= time * time;
   if (weighting == WeightingScheme::cosmap) weight *= 2 / (std::numbers::pi * (1 - 2 * time + 2 * time * time));

@@ -48,11 +48,14 @@ struct Objective {
   LossType type = LossType::l2;
   HuberSchedule huber_schedule = HuberSchedule::snr;
   double huber_c = 0.1, huber_scale = 1;
-  double min_snr_gamma = 0;  // 0: none. min(SNR, gamma) / SNR, and / (SNR + 1) for v (Hang et al., 2023)
-  bool debiased = false;     // 1 / sqrt(SNR), and 1 / (SNR + 1) for v (Yu et al., 2023); of an SNR of at most 1000
+  double min_snr_gamma = 0;   // 0: none. min(SNR, gamma) / SNR, and / (SNR + 1) for v (Hang et al., 2023)
+  bool debiased = false;      // 1 / sqrt(SNR), and 1 / (SNR + 1) for v (Yu et al., 2023); of an SNR of at most 1000
+  bool v_like_noise = false;  // SNR / (SNR + 1), of an SNR of at most 1000: the error of v as that of the noise
   WeightingScheme weighting = WeightingScheme::none;
 
-  bool weighs_times() const { return min_snr_gamma > 0 || debiased || weighting != WeightingScheme::none; }
+  bool weighs_times() const {
+    return min_snr_gamma > 0 || debiased || v_like_noise || weighting != WeightingScheme::none;
+  }
   bool has_huber() const { return type == LossType::huber || type == LossType::smooth_l1; }
   double weight(const Process& process, double time) const;
   double huber_c_at(const Process& process, double time) const;

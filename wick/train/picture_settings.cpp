@@ -58,11 +58,9 @@ void check_preset(const TrainConfig& config, const Diffusion& model) {
 }  // namespace
 
 ReadingOptions reading_options(const TrainConfig& config) {
-  ReadingOptions options{.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask},
-                         .clip_chunks = config.max_token_length / TrainConfig::kClipTokens};
-  if (config.prediction != PredictionSetting::automatic)
-    options.prediction = config.prediction == PredictionSetting::v ? Prediction::v : Prediction::noise;
-  return options;
+  return {.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask},
+          .clip_chunks = config.max_token_length / TrainConfig::kClipTokens,
+          .prediction = config.prediction};
 }
 
 std::optional<Quantization> quantization(const TrainConfig& config) {
@@ -90,6 +88,7 @@ Objective objective(const TrainConfig& config) {
           .huber_scale = config.huber_scale,
           .min_snr_gamma = config.min_snr_gamma,
           .debiased = config.debiased_estimation_loss,
+          .v_like_noise = config.scale_v_pred_loss_like_noise_pred,
           .weighting = config.weighting_scheme};
 }
 
@@ -251,12 +250,16 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
         model.process().source, model.process().class_name);
   if (!config.preset.empty()) check_preset(config, model);
   if (model.process().is_flow())
-    refuse(config, {"prediction", "min_snr_gamma", "debiased_estimation_loss"},
+    refuse(config, {"prediction", "min_snr_gamma", "debiased_estimation_loss", "scale_v_pred_loss_like_noise_pred"},
            config.model + " is a rectified flow, which predicts neither noise nor v");
   if (!model.process().is_flow())
     refuse(config,
            {"timesteps", "timestep_shift", "timestep_mean", "timestep_std", "timestep_range", "weighting_scheme"},
            config.model + " is no rectified flow");
+  check_usage(!config.scale_v_pred_loss_like_noise_pred || model.process().is_flow() || model.process().predicts_v(),
+              "--scale-v-pred-loss-like-noise-pred: expected a model that predicts v, or --prediction v or v-zero-snr; "
+              "{} predicts noise",
+              config.model);
   if (model.process().is_flow())
     refuse(config, {"max_token_length"}, "is for SDXL; found the rectified flow " + config.model);
   if (config.train != TrainMode::lora)
@@ -272,8 +275,8 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
     refuse(config, {"multires_noise_discount"}, "expected --multires-noise-iterations with it");
   if (config.train == TrainMode::vae)
     refuse(config,
-           {"min_snr_gamma", "debiased_estimation_loss", "weighting_scheme", "loss_type", "noise_offset",
-            "adaptive_noise_scale", "multires_noise_iterations", "ip_noise_gamma"},
+           {"min_snr_gamma", "debiased_estimation_loss", "scale_v_pred_loss_like_noise_pred", "weighting_scheme",
+            "loss_type", "noise_offset", "adaptive_noise_scale", "multires_noise_iterations", "ip_noise_gamma"},
            "--train vae has a loss of its own, without noise");
   if (config.timesteps != TimestepKind::logit_normal)
     refuse(config, {"timestep_mean", "timestep_std"}, "expected --timesteps logit-normal with it");

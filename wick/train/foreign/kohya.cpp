@@ -212,7 +212,7 @@ constexpr Key kKeys[] = {
     Key::idle("save_state_on_train_end", kOwnState),
     Key::idle("save_state_to_huggingface", kNoUpload),
     Key::idle("save_t5xxl", kWhole),
-    Key::refused("scale_v_pred_loss_like_noise_pred", "false", ""),
+    Key::same("scale_v_pred_loss_like_noise_pred"),
     Key::same("scale_weight_norms"),
     Key::idle("schedulefree_wrapper_args", kLeftAlone),
     Key::idle("sdpa", kFused),
@@ -268,7 +268,7 @@ constexpr Key kKeys[] = {
     Key::idle("zero3_init_flag", kDeepSpeed),
     Key::idle("zero3_save_16bit_model", kDeepSpeed),
     Key::idle("zero_stage", kDeepSpeed),
-    Key::refused("zero_terminal_snr", "false", "a model's own scheduler says so")};
+    Key::together("zero_terminal_snr")};
 
 // Keys of which the scripts of some models alone make something: their parsers or losses have them
 // (flux_train_utils.add_flux_train_arguments, sd3_train_utils.add_sd3_training_arguments,
@@ -314,7 +314,8 @@ constexpr KohyaModelKey kOfModels[] = {{"adaptive_noise_scale", kSdxl},
                                        {"training_shift", kSd3},
                                        {"v_parameterization", kSdxl},
                                        {"v_pred_like_loss", kSdxl},
-                                       {"weighting_scheme", kFlows}};
+                                       {"weighting_scheme", kFlows},
+                                       {"zero_terminal_snr", kSdxl}};
 
 struct KohyaScript {
   std::string_view name;
@@ -573,7 +574,15 @@ class KohyaReader : private ScriptReader {
   void settle_process() {
     if (model_ == KohyaModel::flux) return settle_flux();
     if (model_ == KohyaModel::sd3) return settle_sd3();
-    if (is_set("v_parameterization")) set("prediction", "v", "v_parameterization");
+    settle_prediction();
+  }
+
+  void settle_prediction() {
+    constexpr const char *kV = "v_parameterization", *kZero = "zero_terminal_snr";
+    if (is_set(kZero) && !is_set(kV))
+      refuse(kZero, "only v can be predicted where no signal is left; expected v_parameterization with it");
+    for (const char* key : {kV, kZero})
+      if (is_set(key)) set("prediction", is_set(kZero) ? "v-zero-snr" : "v", key);
   }
 
   void settle_flux() {

@@ -216,7 +216,7 @@ constexpr ForeignKey kTrainerKeys[] = {
     ForeignKey::setting("perturbation_noise_weight", "ip_noise_gamma"),
     ForeignKey::idle("preserve_embedding_norm", kWithOther),
     ForeignKey::idle("prevent_overwrites", kBackups),
-    ForeignKey::refused("rescale_noise_scheduler_to_zero_terminal_snr", "false", ""),
+    ForeignKey::together("rescale_noise_scheduler_to_zero_terminal_snr"),
     ForeignKey::together("resolution"),
     ForeignKey::idle("rolling_backup", kBackups),
     ForeignKey::idle("rolling_backup_count", kBackups),
@@ -816,13 +816,25 @@ class OneTrainerReader : private ForeignReader {
     else if (weights != "CONSTANT")
       refuse_value("loss_weight_fn", is_of_sdxl ? "CONSTANT, MIN_SNR_GAMMA or DEBIASED_ESTIMATION" : "CONSTANT",
                    weights);
-    if (is_set("force_v_prediction")) set("prediction", "v", "force_v_prediction");
-    if (is_set("force_epsilon_prediction")) set("prediction", "epsilon", "force_epsilon_prediction");
+    settle_prediction();
     if (model_ == Model::flux) {
       set("train_guidance", text("transformer.guidance_scale", "1"), "transformer.guidance_scale");
       set("t5_tokens", text("text_encoder_2_sequence_length", "77"), "text_encoder_2_sequence_length");
     }
     if (model_ == Model::sd3) config_.t5_tokens = 77;
+  }
+
+  // A rescaled scheduler wins over what is forced.
+  void settle_prediction() {
+    constexpr const char *kZero = "rescale_noise_scheduler_to_zero_terminal_snr", *kV = "force_v_prediction",
+                         *kNoise = "force_epsilon_prediction";
+    if (is_set(kZero)) {
+      for (const char* key : {kV, kNoise})
+        if (has(key)) drop(key, fmt::format("{} decides", kZero));
+      return set("prediction", "v-zero-snr", kZero);
+    }
+    if (is_set(kV)) set("prediction", "v", kV);
+    if (is_set(kNoise)) set("prediction", "epsilon", kNoise);
   }
 
   // As _get_timestep_discrete() of ModelSetupNoiseMixin.py has them; SDXL's are uniform here.

@@ -46,10 +46,12 @@ bool is_of_kohya(const Json& tree) {
 
 size_t ForeignConfig::count(KeyUse use) const { return size_t(std::ranges::count(keys, use, &KeyReport::use)); }
 
+// Refused keys come before missing ones: a file for another model misses keys of this one.
 void ForeignConfig::check() const {
-  std::vector<std::string> all = faults;
+  std::vector<std::string> all;
   for (const KeyReport& key : keys)
     if (key.use == KeyUse::refused) all.push_back(fmt::format("{}: {}", printable(key.key), key.told));
+  all.insert(all.end(), faults.begin(), faults.end());
   if (all.empty()) return;
   const std::string more =
       all.size() == 1 ? ""

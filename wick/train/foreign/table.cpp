@@ -28,6 +28,8 @@ std::string of_first(std::string key) {
   return key;
 }
 
+void asks_for_nothing(KeyReport& report) { report.use = KeyUse::empty, report.told = "asks for nothing"; }
+
 }  // namespace
 
 ForeignReader::ForeignReader(std::string file, std::string program, std::span<const ForeignKey> table) : table_(table) {
@@ -87,7 +89,6 @@ void ForeignReader::read_table() {
 
 void ForeignReader::read_key(KeyReport& report, const ForeignKey& row) {
   const std::string& key = report.key;
-  const auto asks_for_nothing = [&] { report.use = KeyUse::empty, report.told = "asks for nothing"; };
   const std::vector<std::string>& found = words(key);
   switch (row.kind) {
     case ForeignKey::Kind::together:
@@ -95,7 +96,7 @@ void ForeignReader::read_key(KeyReport& report, const ForeignKey& row) {
     case ForeignKey::Kind::idle:
       return drop(key, std::string(row.text));
     case ForeignKey::Kind::setting:
-      if (row.zero_is_none && number(key, 0) == 0) return asks_for_nothing();
+      if (row.zero_is_none && number(key, 0) == 0) return asks_for_nothing(report);
       if (found.size() != 1 && !option_named(row.text).is_list())
         refuse(key, fmt::format("expected one value, found {}", found.size()));
       return set(row.text, found, key);
@@ -104,7 +105,7 @@ void ForeignReader::read_key(KeyReport& report, const ForeignKey& row) {
       const bool is_off = found.front() == "false" && row.neutral != "true";
       const bool is_neutral =
           found.size() == 1 && (is_off || found.front() == row.neutral || (value && value == neutral));
-      if (is_neutral) return asks_for_nothing();
+      if (is_neutral) return asks_for_nothing(report);
       refuse(key, row.text.empty() ? "Wick has no such setting; leave it out"
                                    : fmt::format("Wick has no such setting; {}", row.text));
   }
@@ -193,7 +194,11 @@ void ForeignReader::settle_folders(std::string_view list) {
 ForeignConfig ForeignReader::finish() {
   for (KeyReport& report : read_.keys) {
     const auto claimed = claims_.find(report.key);
-    if (report.use != KeyUse::honoured || claimed == claims_.end()) continue;
+    if (report.use != KeyUse::honoured) continue;
+    if (claimed == claims_.end()) {
+      if (words(report.key) == std::vector<std::string>{"false"}) asks_for_nothing(report);
+      continue;
+    }
     std::vector<std::string> settings;
     for (const std::string& setting : claimed->second)
       settings.push_back(fmt::format("{} = {}", setting, option_named(setting).toml(settings_of(report.key))));
