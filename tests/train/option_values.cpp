@@ -116,7 +116,7 @@ TEST(OptionValues, EachOfTheOriginalFilesIsReadAsTheTableSays) {
   if (!written.empty()) write_plain(table, written);
   for (const Trainer trainer : {Trainer::kohya, Trainer::ai_toolkit, Trainer::onetrainer})
     EXPECT_GT(counts[trainer], 80u) << "rows of one trainer";
-  EXPECT_GT(counts[Trainer::musubi], 15u) << "they have FLUX.1 alone";
+  EXPECT_GT(counts[Trainer::musubi], 10u) << "they have FLUX.1 alone";
 }
 
 }  // namespace

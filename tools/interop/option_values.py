@@ -43,6 +43,8 @@ def kohya(v, family):
     s["weight_decay"] = float(arguments(v["optimizer_args"]).get("weight_decay", decay))
     s |= kohya_rates(v, family)
     s |= kohya_schedule(v, s["optimizer"])
+    if s["optimizer"] == "adafactor" and truth(arguments(v["optimizer_args"]).get("relative_step", "True")):
+        s |= dict(lr=0.01, lr_schedule="constant")  # min(0.01, 1 / sqrt(step)), whatever the rates
     s |= dict(batch_size=v["train_batch_size"], accumulate=v["gradient_accumulation_steps"], max_grad_norm=v["max_grad_norm"], gradient_checkpointing=v["gradient_checkpointing"],
               dtype=KOHYA_DTYPES[v["mixed_precision"]], save_dtype=KOHYA_DTYPES[v["save_precision"]], prior_loss_weight=v["prior_loss_weight"], masked_loss=v["masked_loss"],
               save_every_epochs=v["save_every_n_epochs"] or 0, keep_last=v["save_last_n_epochs"] or 0, name=v["output_name"],
@@ -93,7 +95,7 @@ def kohya_data(v):
 
 
 def kohya_sdxl(v):
-    return dict(prediction="v" if v["v_parameterization"] else "auto", min_snr_gamma=v["min_snr_gamma"] or 0, debiased_estimation_loss=v["debiased_estimation_loss"],
+    return dict(prediction=("v-zero-snr" if v["zero_terminal_snr"] else "v") if v["v_parameterization"] else "auto", scale_v_pred_loss_like_noise_pred=v["scale_v_pred_loss_like_noise_pred"], min_snr_gamma=v["min_snr_gamma"] or 0, debiased_estimation_loss=v["debiased_estimation_loss"],
                 noise_offset=v["noise_offset"] or 0, multires_noise_iterations=v["multires_noise_iterations"] or 0, multires_noise_discount=v["multires_noise_discount"])
 
 
@@ -189,8 +191,9 @@ def onetrainer(v, family):
 
 
 def onetrainer_targets(v, family, part, names):
-    words = v["layer_filter"].split(",") if v["layer_filter"] else []  # a module with one of them in its name
-    chosen = [f"{part}.*{word.strip()}*" for word in words] or [f"{part}.*" if v["layer_filter_preset"] == "full" else v["layer_filter_preset"]]
+    # A module has one of these in its name. The page writes a preset's there: LAYER_PRESETS of BaseStableDiffusionXLSetup.py.
+    words = (v["layer_filter"] or {"full": "", "attn-mlp": "attentions"}[v["layer_filter_preset"]]).split(",")
+    chosen = [f"{part}.*{word.strip()}*" if word else f"{part}.*" for word in words]
     return (chosen if v[f"{part}.train"] else []) + [f"{n}.*" for n in names if v[f"{n}.train"]]
 
 

@@ -386,7 +386,7 @@ console.log(JSON.stringify(all));
                 model = yaml.safe_load(path.read_text())["config"]["process"][0]["model"]
             except yaml.YAMLError:  # one has a quote too few
                 model = {}
-            family = "flux" if model.get("is_flux") or model.get("arch", "").startswith("flux") and "flux2" not in model["arch"] else "sd3" if model.get("is_v3") else ""
+            family = "flux" if model.get("is_flux") or model.get("arch") == "flux" else "sd3" if model.get("is_v3") else ""
             text = path.read_text()
             if family:  # the text stays as it is, with its comments
                 folder = place.folder()
@@ -401,8 +401,8 @@ console.log(JSON.stringify(all));
         if not self.node:
             return print("ai-toolkit: its page's jobs are left out: no --node FILE of version 22.7 or later", file=sys.stderr)
         for (arch, choices), job in zip(self.jobs, self.page(self.jobs)):
-            family = "flux" if arch.startswith("flux") else arch
-            self.place_in(job, family, place)
+            family = "" if arch == "flux_kontext" else arch
+            self.place_in(job, family or "flux", place)
             made = place.folder() / "job.yaml"
             made.write_text(yaml.dump(job, sort_keys=False))
             name = ", ".join([arch, *(f"{a}={b}" for a, b in choices.items())])

@@ -187,8 +187,10 @@ class MusubiReader : private ScriptReader {
   ForeignConfig operator()() {
     model_ = KohyaModel::flux;
     refuse_unknown_options();
-    attempt([&] { settle_model(); });
-    attempt([&] { add_datasets(); });
+    attempt([&] {
+      settle_model();
+      add_datasets();
+    });
     attempt([&] { settle_previews(); });
     begin_folders(datasets_);
     read_table();
