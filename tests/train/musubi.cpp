@@ -114,6 +114,14 @@ TEST_F(MusubiTest, OthersAreRefused) {
           {"datasets[0].control_directory", "reference pictures"});
   refused("", "[general]\n", {"dataset_config", "[[datasets]]"});
   refused("", "[[datasets]]\nvideo_directory = \"v\"\n", {"datasets[0].video_directory", "videos"});
+  for (const auto& [data, words] :
+       {std::pair{folder_.path().string(), "found a directory"}, std::pair{std::string("/dev/zero"), "found a device"},
+        std::pair{write("r.toml", "[[datasets"), "line 1"},
+        std::pair{write("n.toml", "datasets = 4"), "expected [[datasets]]"}}) {
+    const std::string hostile =
+        write("h.toml", "dit = 'x'\nnetwork_module = 'networks.lora_flux'\ndataset_config = '" + data + "'\n");
+    expect_error([&] { explain_musubi(hostile).check(); }, {words});
+  }
   const std::string other = write("q.toml", "dit = \"q\"\nnetwork_module = \"networks.lora_qwen_image\"\n");
   expect_error([&] { explain_musubi(other).check(); }, {"q.toml: network_module", "FLUX.1", "lora_qwen_image"});
   EXPECT_EQ(trainer_of(other), Trainer::musubi);
