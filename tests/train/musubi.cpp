@@ -127,7 +127,7 @@ TEST_F(MusubiTest, OthersAreRefused) {
   EXPECT_EQ(trainer_of(other), Trainer::musubi);
   const std::string script = write(
       "t.sh",
-      "accelerate launch src/musubi_tuner/zimage_train_network.py --dit z --network_module networks.lora_zimage\n");
+      "accelerate launch src/musubi_tuner/zimage_train_network.py --dit z --text_encoder t --network_module networks.lora_zimage\n");
   EXPECT_EQ(trainer_of(script), Trainer::musubi);
   expect_error([&] { explain_musubi(script).check(); }, {"t.sh: script", "FLUX.1", "zimage_train_network.py"});
 }

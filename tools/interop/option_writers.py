@@ -509,9 +509,14 @@ class OneTrainer:
 
 
 class Musubi:
-    """The command lines of musubi-tuner's documentation, as scripts and, for those of FLUX.1, as the TOML of their options."""
+    """The command lines of musubi-tuner's documentation, as scripts and as the TOML of their options; those of FLUX.1 with choices of its documents."""
 
     trainer = "musubi-tuner"
+    choices = [{}, {"optimizer_type": ["adafactor"], "optimizer_args": ["relative_step=False", "scale_parameter=False", "warmup_init=False"], "max_grad_norm": ["0"]},
+               {"timestep_sampling": ["shift"], "discrete_flow_shift": ["3.0"], "network_alpha": ["16"], "network_args": ["loraplus_lr_ratio=4"]},
+               {"network_module": ["networks.loha"], "lr_scheduler": ["cosine"], "lr_warmup_steps": ["10"]},
+               {"fp8_base": [], "fp8_scaled": [], "blocks_to_swap": ["2"], "gradient_checkpointing_cpu_offload": []},
+               {"timestep_sampling": ["sigmoid"], "network_dropout": ["0.1"], "gradient_accumulation_steps": ["4"]}]
 
     def __init__(self, folder):
         self.folder = needs(folder, "--musubi")
@@ -520,36 +525,52 @@ class Musubi:
             from musubi_tuner import flux_kontext_train_network
         self.script = flux_kontext_train_network
 
+    def options(self, command):
+        """{name: words} of a command."""
+        words, found = shlex.split(command.replace("\\\n", " ").replace("^\n", " "), comments=True), {}
+        for word in words[next(i for i, a in enumerate(words) if a.endswith("_train_network.py")) + 1:]:
+            if word.startswith("--"):
+                found[key := word.removeprefix("--")] = []
+            elif found:  # one page has dots before its options
+                found[key].append(word)
+        return found
+
+    def places(self, place, folder):
+        dataset = folder / "dataset.toml"
+        dataset.write_text(f"[general]\nresolution = [128, 128]\ncaption_extension = '.txt'\nbatch_size = 1\nenable_bucket = true\n[[datasets]]\n"
+                           f"image_directory = '{place.pictures / '1_style'}'\ncache_directory = '{folder / 'cache'}'\n")
+        places = dict(dit=place.model("flux"), vae=place.part("flux", "vae"), text_encoder1=place.part("flux", "text_encoder_2"),
+                      text_encoder2=place.part("flux", "text_encoder"), dataset_config=dataset, output_dir=folder)
+        return {key: [str(value)] for key, value in places.items()}
+
     def files(self, place):
         for page in sorted((self.folder / "docs").glob("*.md")):
-            text = page.read_text()
-            for k, command in enumerate(re.findall(r"(accelerate launch[^`]*?_train_network\.py.*?)```", text, re.S)):
+            for k, command in enumerate(re.findall(r"(accelerate launch[^`]*?_train_network\.py.*?)```", page.read_text(), re.S)):
                 if any(ord(c) > 127 for c in command):
                     continue
                 family = "flux" if "flux_kontext" in command else ""
-                folder = place.folder()
-                if family:
-                    dataset = folder / "dataset.toml"
-                    dataset.write_text(f"[general]\nresolution = [128, 128]\ncaption_extension = '.txt'\nbatch_size = 1\nenable_bucket = true\n[[datasets]]\n"
-                                       f"image_directory = '{place.pictures / '1_style'}'\ncache_directory = '{folder / 'cache'}'\n")
-                    for key, value in dict(dit=place.model(family), vae=place.part(family, "vae"), text_encoder1=place.part(family, "text_encoder_2"),
-                                           text_encoder2=place.part(family, "text_encoder"), dataset_config=dataset, output_dir=folder).items():
-                        command = re.sub(rf"--{key} \S+", f"--{key} {value}", command)
-                path = folder / f"{page.stem}-{k + 1}.sh"
-                path.write_text(command)
-                yield OptionFile(self.trainer, f"musubi-tuner/docs/{path.stem}.sh", path, family)
-                arguments, lines = shlex.split(command.replace("\\\n", " ").replace("^\n", " "), comments=True), []
-                arguments = arguments[next(i for i, a in enumerate(arguments) if a.endswith("_train_network.py")) + 1:]
-                while arguments:
-                    key = arguments.pop(0).removeprefix("--")
-                    given = []
-                    while arguments and not arguments[0].startswith("--"):
-                        given.append(arguments.pop(0))
-                    number = lambda v: v if re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", v) else json.dumps(v)
-                    lines.append(f"{key} = " + ("true" if not given else number(given[0]) if len(given) == 1 and not key.endswith("_args") else json.dumps(given)))
-                path = folder / f"{page.stem}-{k + 1}.toml"
-                path.write_text("\n".join(dict.fromkeys(lines)) + "\n")
-                yield OptionFile(self.trainer, f"musubi-tuner/docs/{path.stem}.toml", path, family)
+                start = command[:command.index("_train_network.py") + len("_train_network.py")]
+                for choices in self.choices if family else [{}]:
+                    folder = place.folder()
+                    options = self.options(command) | (self.places(place, folder) if family else {}) | choices
+                    name = ", ".join(f"{key}={' '.join(value)}" for key, value in choices.items())
+                    for path in (folder / f"{page.stem}-{k + 1}.sh", folder / f"{page.stem}-{k + 1}.toml"):
+                        path.write_text(self.script_of(start, options) if path.suffix == ".sh" else self.toml_of(options))
+                        yield OptionFile(self.trainer, f"musubi-tuner/docs/{path.name}{': ' + name if name else ''}", path, family)
+
+    @staticmethod
+    def script_of(start, options):
+        return start + "".join(f" \\\n    --{' '.join([key, *map(shlex.quote, value)])}" for key, value in options.items()) + "\n"
+
+    @staticmethod
+    def toml_of(options):
+        def written(key, value):
+            if not value:
+                return "true"
+            if len(value) > 1 or key.endswith("_args"):
+                return json.dumps(value)
+            return value[0] if re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value[0]) else json.dumps(value[0])
+        return "".join(f"{key} = {written(key, value)}\n" for key, value in options.items())
 
     def values(self, file):
         if file.path.suffix == ".toml":

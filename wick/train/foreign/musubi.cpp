@@ -186,9 +186,9 @@ class MusubiReader : private ScriptReader {
 
   ForeignConfig operator()() {
     model_ = KohyaModel::flux;
-    refuse_unknown_options();
     attempt([&] {
       settle_model();
+      refuse_unknown_options();
       add_datasets();
     });
     attempt([&] { settle_previews(); });
