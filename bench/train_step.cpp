@@ -31,7 +31,7 @@ struct Options {
 
   DType dtype() const { return bf16 ? DType::bf16 : DType::f32; }
   LoraConfig adapter_config() const {
-    LoraConfig config{.rank = rank, .targets = sdxl_default_targets(), .kron_factor = lokr_factor};
+    LoraConfig config{.rank = rank, .targets = sdxl_default_targets(), .kron = {.factor = lokr_factor}};
     if (adapter == "loha") config.algorithm = &loha_algorithm();
     if (adapter == "lokr") config.algorithm = &lokr_algorithm();
     config.dora = adapter.starts_with("dora");
