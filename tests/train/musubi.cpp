@@ -125,9 +125,9 @@ TEST_F(MusubiTest, OthersAreRefused) {
   const std::string other = write("q.toml", "dit = \"q\"\nnetwork_module = \"networks.lora_qwen_image\"\n");
   expect_error([&] { explain_musubi(other).check(); }, {"q.toml: network_module", "FLUX.1", "lora_qwen_image"});
   EXPECT_EQ(trainer_of(other), Trainer::musubi);
-  const std::string script = write(
-      "t.sh",
-      "accelerate launch src/musubi_tuner/zimage_train_network.py --dit z --text_encoder t --network_module networks.lora_zimage\n");
+  const std::string script = write("t.sh",
+                                   "accelerate launch src/musubi_tuner/zimage_train_network.py --dit z --text_encoder "
+                                   "t --network_module networks.lora_zimage\n");
   EXPECT_EQ(trainer_of(script), Trainer::musubi);
   expect_error([&] { explain_musubi(script).check(); }, {"t.sh: script", "FLUX.1", "zimage_train_network.py"});
 }
