@@ -563,12 +563,6 @@ void print_foreign_syntax(const GenerateArguments& a) {
   if (!found.empty()) fmt::print(stderr, "wick: the prompt's {}\n", printable(read_as_words(found, /*may_draw=*/true)));
 }
 
-PredictionSetting prediction_named(std::string_view name) {
-  if (name == "epsilon") return PredictionSetting::epsilon;
-  if (name == "v") return PredictionSetting::v;
-  return name == "v-zero-snr" ? PredictionSetting::v_zero_snr : PredictionSetting::automatic;
-}
-
 }  // namespace
 
 void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
@@ -578,7 +572,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}, or a folder", kWrittenImages);
   const std::vector<LoraSet> sets = lora_sets_of(a, adapted_components(folder));
   check_out(a, folder, files_in(sets));
-  a.picture.reading.prediction = prediction_named(a.picture.prediction);
+  a.picture.reading.prediction = a.picture.prediction_setting();
   std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   auto remarks = std::async(std::launch::async, [&model = *model] {
     model.read_tokenizers();

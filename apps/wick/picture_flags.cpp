@@ -1,5 +1,6 @@
 #include "picture_flags.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "flag_table.h"
 #include "validators.h"
 #include "wick/pipelines/model_defaults.h"
+#include "wick/train/config.h"
 
 namespace wick::cli {
 
@@ -123,11 +125,17 @@ void PictureFlags::add_steps(Adder& add) {
       "sigmas and two evaluations a step, lcm takes 4 steps at --cfg 1 unless told otherwise [as listed below]");
   set_choices(add.carried(samplers, sampler), sampler_names());
   CLI::Option* predictions = command.add_option("--prediction", prediction,
-                                                "SDXL: what the model predicts, the noise (epsilon), v, or v with a "
-                                                "last timestep that has no signal, in place of "
-                                                "what its files say [theirs]");
-  set_choices(add.carried(predictions, prediction), {"epsilon", "v", "v-zero-snr"});
+                                                "SDXL: the model predicts the noise (epsilon), v, or v with a last "
+                                                "timestep that has no signal [as its files say]");
+  const std::vector<std::string_view> names = split_names(names_of(PredictionSetting{}));
+  set_choices(add.carried(predictions, prediction), {names.begin() + 1, names.end()});  // not auto, the default
   add.number("--shift", shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
+}
+
+PredictionSetting PictureFlags::prediction_setting() const {
+  if (prediction.empty()) return PredictionSetting::automatic;
+  const std::vector<std::string_view> names = split_names(names_of(PredictionSetting{}));
+  return PredictionSetting(std::ranges::find(names, prediction) - names.begin());
 }
 
 void PictureFlags::add_guidance(Adder& add) {

@@ -23,6 +23,8 @@ struct PictureFlags {
   SkipLayerGuidance skip;
   std::string noise, init;
   double strength = 0.6;
+  PredictionSetting prediction_setting() const;
+
   ReadingOptions reading;
   bool compare = false, overwrite = false;
   std::vector<std::string> columns;  // of the grid: sets of LoRAs

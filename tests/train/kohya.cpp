@@ -37,8 +37,6 @@ class KohyaTest : public testing::Test {
 
 std::string toml_of(const TrainConfig& config, const char* key) { return find_option(key)->toml(config); }
 
-// What is told of a key: "" where the file has no such key.
-
 // The defaults of kohya's parser, not Wick's.
 TEST_F(KohyaTest, LeavesOutWhatKohyaWouldDefault) {
   const TrainConfig c = config("");

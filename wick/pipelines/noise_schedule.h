@@ -18,10 +18,9 @@ enum class TimestepSpacing { leading, trailing, linspace };
 
 class NoiseSchedule final : public Process {
  public:
-  // The config of the model's scheduler; the pipeline's tells the class where that does not. A model of files alone has
-  // SDXL's own, and tensors called "v_pred" and "ztsnr" say what it differs in. `asked` stands in for
-  // theirs. Throws Error for a class that describes another process (flow matching, EDM, ...) or is not known to
-  // describe this one.
+  // Reads the config of the model's scheduler; the pipeline's config names the class if that does not. A model of files
+  // alone has SDXL's own schedule, and its tensors "v_pred" and "ztsnr" change it. `asked` overrides the prediction
+  // type of the files. Throws Error for a class of another process (flow matching, EDM, ...) and for an unknown class.
   static NoiseSchedule read(const Checkpoint& model, PredictionSetting asked = PredictionSetting::automatic);
   explicit NoiseSchedule(const Config& config, PredictionSetting asked = PredictionSetting::automatic);
 

@@ -120,8 +120,8 @@ struct Noised {     // B latents somewhere between signal and noise
 // The quantity that a model of DDPM's predicts: the noise, or v, which is sqrt(alpha_cumprod) noise - sqrt(1 -
 // alpha_cumprod) latent (Salimans and Ho, "Progressive distillation", 2022).
 enum class Prediction { noise, v };
-// What stands in for the files' words: nothing, the noise, v, or v with a last timestep that has no signal (Lin et al.,
-// 2023).
+// The user's choice of the prediction type: as the files say (automatic), or one that overrides them. With v_zero_snr
+// the last timestep has no signal (Lin et al., 2023).
 enum class PredictionSetting { automatic, epsilon, v, v_zero_snr };
 
 class Process {

@@ -877,8 +877,6 @@ void check_optimizer_rate(const TrainConfig& config) {
 
 }  // namespace
 
-namespace {}  // namespace
-
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
     if (std::find(needed.begin(), needed.end(), option.key) != needed.end() &&

@@ -217,7 +217,7 @@ std::string optimizer_class(const TrainConfig& c) {
 
 // As kohya's train_network.py says what the loss was; "None" is Python's.
 Metadata objective_metadata(const TrainConfig& c) {
-  const auto or_none = [](double value) { return value > 0 ? fmt::format("{}", value) : std::string("None"); };
+  const auto or_none = [](double value) { return value != 0 ? fmt::format("{}", value) : std::string("None"); };
   std::string loss_type(name_of(c.loss_type));
   std::ranges::replace(loss_type, '-', '_');
   return {{"ss_loss_type", loss_type},

@@ -61,7 +61,7 @@ Tensor pyramid(Tensor noise, const NoiseOptions& options, Rng& rng) {
 // Its slope at 0 is 1 or -1.
 Tensor magnitude(const Tensor& x) { return clamp(x, 0, std::numeric_limits<float>::infinity()) * 2.0f - x; }
 
-// Of each channel of latents [B, H, W, C]: [B, 1, 1, C].
+// The noise offset of each channel: latents [B, H, W, C] to [B, 1, 1, C].
 Tensor offset_of(const Tensor& latents, const NoiseOptions& options) {
   const int64_t batch = latents.dim(0), pixels = latents.dim(1) * latents.dim(2), channels = latents.dim(3);
   const Tensor mean = matmul(full({1, pixels}, 1 / float(pixels), DType::f32, latents.memory()),

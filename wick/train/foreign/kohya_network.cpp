@@ -526,11 +526,7 @@ NetworkModules lycoris_modules(KohyaModel model, const NetworkArguments& argumen
   return modules;
 }
 
-}  // namespace
-
-namespace {
-
-// All linears of blocks but those that modulate.
+// All linears of blocks, without modulation.
 NetworkModules musubi_flux_modules(const NetworkSizes& sizes) {
   return {.targets = {"transformer.double_blocks.*", "transformer.single_blocks.*",
                       "-transformer.double_blocks.*_mod.*", "-transformer.single_blocks.*.modulation.*"},

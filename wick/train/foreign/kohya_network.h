@@ -43,8 +43,8 @@ struct NetworkArgument {
 };
 const NetworkArgument* find_network_argument(std::string_view name);
 
-// KEY=VALUE, of which the last one counts. Empty values and None say nothing. What is no number is a UsageError that
-// begins with the argument.
+// KEY=VALUE. If a key is repeated, the last value wins. Empty values and None count as absent. A value that should be a
+// number and is none is a UsageError that begins with the argument.
 class NetworkArguments {
  public:
   void set(const std::string& name, std::string value) { values_[name] = std::move(value); }

@@ -76,7 +76,7 @@ constexpr MusubiKey kMusubiKeys[] = {
     MusubiKey::idle("flash_attn", kFused),
     MusubiKey::together("fp8_base"),
     MusubiKey::idle("fp8_scaled", "fp8_base is always with scales"),
-    MusubiKey::idle("fp8_t5", "T5 is read once, to cache what it makes of captions"),
+    MusubiKey::idle("fp8_t5", "Wick reads T5 once and caches the encoded captions"),
     MusubiKey::same("gradient_accumulation_steps"),
     MusubiKey::same("gradient_checkpointing"),
     MusubiKey::setting("gradient_checkpointing_cpu_offload", "checkpoints_on_host"),
@@ -227,7 +227,7 @@ class MusubiReader : private ScriptReader {
     is_for(name_of_model(model_), "network_module");
   }
 
-  // The file of the data sets, in which [general] stands for what a data set leaves out.
+  // The TOML of the data sets. [general] has the defaults of all data sets.
   void add_datasets() {
     if (!has("dataset_config")) refuse("", "dataset_config is missing");
     claim("dataset_config", "dataset");

@@ -824,7 +824,7 @@ class OneTrainerReader : private ForeignReader {
     if (model_ == Model::sd3) config_.t5_tokens = 77;
   }
 
-  // A rescaled scheduler wins over what is forced.
+  // The rescaled scheduler overrides force_v_prediction and force_epsilon_prediction.
   void settle_prediction() {
     constexpr const char *kZero = "rescale_noise_scheduler_to_zero_terminal_snr", *kV = "force_v_prediction",
                          *kNoise = "force_epsilon_prediction";

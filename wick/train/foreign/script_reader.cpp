@@ -75,7 +75,7 @@ void ScriptReader::settle_resolution() {
   set("resolution", size, "resolution");
 }
 
-// KEY=VALUE, of which the last one counts.
+// KEY=VALUE. If a key is repeated, the last value wins.
 void ScriptReader::read_network_arguments() {
   if (!has("network_args")) return;
   for (const std::string& argument : words("network_args")) {
@@ -242,7 +242,8 @@ void ScriptReader::settle_precision() {
   set("save_dtype", text("save_precision", "float"), "save_precision");
   for (const char* key : {"fp8_base", "fp8_base_unet"})
     if (is_set(key)) set("quantize", "fp8", key);
-  if (config_.quantize == Quantize::fp8) remark("fp8_base: Wick's fp8 has scales, where kohya's rounds without.");
+  if (config_.quantize == Quantize::fp8 && !is_set("fp8_scaled"))
+    remark("fp8_base: Wick's fp8 has scales, where kohya's rounds without.");
   if (number("blocks_to_swap", 0) > 0) set("stream_blocks", text("blocks_to_swap", ""), "blocks_to_swap");
   if (is_set("cpu_offload_checkpointing")) set("checkpoints_on_host", "true", "cpu_offload_checkpointing");
 }
